@@ -1,0 +1,61 @@
+# penstock_folder(NAME deps...): one static library per source folder, one test executable beside it.
+#
+# Sources are the folder's *.cc; files ending in _test.cc go to the test executable
+# `NAME_test` (doctest, registered with ctest), files ending in _fuzz.cc become libFuzzer
+# executables when PENSTOCK_FUZZERS is on. The test executable links the library, the test
+# support and nothing else; extra libraries for it come after the word TEST.
+
+set(PENSTOCK_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror)
+
+add_library(penstock_options INTERFACE)
+target_compile_options(penstock_options INTERFACE ${PENSTOCK_WARNINGS} -fno-omit-frame-pointer)
+# Bit-exact arithmetic is a promise (law 3): the compiler never fuses or reorders on its own.
+target_compile_options(penstock_options INTERFACE -ffp-contract=off)
+target_include_directories(penstock_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_compile_definitions(penstock_options INTERFACE
+  BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_DISABLE_BOOST_COROUTINE)
+target_link_options(penstock_options INTERFACE -fuse-ld=lld)
+if(PENSTOCK_SANITIZE)
+  target_compile_options(penstock_options INTERFACE -fsanitize=${PENSTOCK_SANITIZE}
+    -fno-sanitize-recover=all)
+  target_link_options(penstock_options INTERFACE -fsanitize=${PENSTOCK_SANITIZE})
+endif()
+if(PENSTOCK_FUZZERS)
+  target_compile_options(penstock_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+function(penstock_folder NAME)
+  cmake_parse_arguments(ARG "" "" "DEPS;TEST" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  set(tests ${sources})
+  set(fuzzers ${sources})
+  list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
+
+  if(sources)
+    add_library(${NAME} STATIC ${sources})
+    target_link_libraries(${NAME} PUBLIC penstock_options ${ARG_DEPS})
+  else()
+    add_library(${NAME} INTERFACE)
+    target_link_libraries(${NAME} INTERFACE penstock_options ${ARG_DEPS})
+  endif()
+
+  if(PENSTOCK_TESTS AND tests)
+    add_executable(${NAME}_test ${tests} ${CMAKE_SOURCE_DIR}/tests/support/test_main.cc)
+    target_include_directories(${NAME}_test PRIVATE ${CMAKE_SOURCE_DIR})
+    target_link_libraries(${NAME}_test PRIVATE ${NAME} ${ARG_TEST})
+    add_test(NAME ${NAME} COMMAND ${NAME}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${NAME} PROPERTIES TIMEOUT 900)
+  endif()
+
+  if(PENSTOCK_FUZZERS)
+    foreach(fuzzer ${fuzzers})
+      get_filename_component(stem ${fuzzer} NAME_WE)
+      add_executable(${stem} ${fuzzer})
+      target_link_libraries(${stem} PRIVATE ${NAME} ${ARG_TEST})
+      target_link_options(${stem} PRIVATE -fsanitize=fuzzer)
+      set_property(GLOBAL APPEND PROPERTY PENSTOCK_FUZZER_NAMES ${stem})
+    endforeach()
+  endif()
+endfunction()

@@ -1,0 +1,27 @@
+#include "base/hash.h"
+
+#include <doctest/doctest.h>
+
+namespace penstock {
+
+TEST_CASE("the keyed hash depends on secret, content and framing") {
+  std::array<std::uint8_t, 32> secret{};
+  KeyedHasher a(secret);
+  const Hash128 empty = a.hash("");
+  CHECK(a.hash("") == empty);
+  CHECK(a.hash("x") != empty);
+  secret[31] = 1;
+  KeyedHasher b(secret);
+  CHECK(b.hash("") != empty);
+
+  a.begin();
+  a.add_field("ab");
+  a.add_field("c");
+  const Hash128 ab_c = a.finish();
+  a.begin();
+  a.add_field("a");
+  a.add_field("bc");
+  CHECK(a.finish() != ab_c);
+}
+
+}  // namespace penstock

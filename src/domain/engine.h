@@ -1,0 +1,91 @@
+// What a gateway and an engine say to each other, as values: submit, output, load, description.
+//
+// The wire form is proto/engine.proto; io/grpc converts. The engine, the worker loop, the request's
+// life cycle and the simulator all share these.
+//
+// Units and shapes: logprobs are natural logarithms. Positions count from the first prompt token.
+// Concurrency: values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "domain/sampling.h"
+#include "domain/tokens.h"
+
+namespace penstock {
+
+struct EngineRequest {
+  RequestId id;
+  std::string model;  // canonical name, never an alias
+  TokenIds prompt;
+  SamplingParams sampling;
+  // Tokens of choice 0 already emitted elsewhere (a continued stream); they are prefilled like a
+  // prompt, count for penalties, and sampling goes on at position prompt + emitted.
+  std::vector<TokenId> emitted;
+};
+
+enum class FinishReason : std::uint8_t {
+  kStop,       // end-of-sequence or stop token
+  kLength,     // max_tokens or the model's context reached
+  kCancelled,  // the gateway asked for it
+  kError,      // see EngineOutput::error
+};
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0.0F;
+
+  bool operator==(const TokenLogprob&) const = default;
+};
+
+// One token of one choice. `top` holds the most likely alternatives, most likely first.
+struct OutputToken {
+  TokenId token = 0;
+  float logprob = 0.0F;  // of the chosen token, before temperature and filters; 0 if not asked for
+  std::vector<TokenLogprob> top;
+
+  bool operator==(const OutputToken&) const = default;
+};
+
+// What one step (or a merged run of steps) produced for one choice of one request.
+struct EngineOutput {
+  RequestId request;
+  std::uint32_t choice = 0;
+  std::vector<OutputToken> tokens;      // stop tokens are included; the gateway does not show them
+  std::optional<FinishReason> finish;   // set once, on the last output of the choice
+  std::uint32_t cached_tokens = 0;      // prompt tokens that were not computed; first output only
+  std::optional<Error> error;           // with FinishReason::kError
+};
+
+// The load of one rank, sent at least every 200 ms.
+struct EngineLoad {
+  std::uint64_t step = 0;  // steps done since the engine started; standing still means hung
+  std::uint32_t running = 0;
+  std::uint32_t waiting = 0;
+  Tokens kv_tokens_used;
+  Tokens kv_tokens_total;
+};
+
+// A model as its worker serves it.
+struct ModelDescription {
+  std::string name;
+  std::string checkpoint_dir;    // where tokenizer and config lie, for a gateway on the same host
+  std::uint32_t context_length = 0;
+  std::uint32_t vocab_size = 0;
+  bool bit_exact = false;  // law 3: the engine promises identical bits on every path
+};
+
+struct WorkerDescription {
+  WorkerId id;
+  Epoch epoch;
+  std::string name;
+  std::string engine;   // "embedded 0.1.0"
+  std::vector<ModelDescription> models;
+};
+
+}  // namespace penstock

@@ -1,0 +1,19 @@
+#include "port/http.h"
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+}  // namespace
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  for (const HttpHeader& h : headers) {
+    if (std::ranges::equal(h.name, name, {}, lower, lower)) return h.value;
+  }
+  return {};
+}
+
+}  // namespace penstock

@@ -1,0 +1,71 @@
+// HTTP as the service sees it: a request with its body, and an exchange to answer through.
+//
+// io/http owns sockets, parsing, TLS, keep-alive and limits (header count and bytes, body bytes, idle
+// and write time-outs); the service gets only complete, size-checked requests. One exchange is answered
+// exactly once: either respond(), or begin_stream() and then write()s and finish().
+//
+// Invariants: destroying an exchange that was not answered sends 500 and closes; destroying one in
+// mid-stream cuts the connection, so a client never takes half an answer for a whole one.
+// write() takes one complete event and awaits when the peer reads slowly: memory a connection is
+// bounded by one event plus the socket buffer.
+// Errors: write() fails with kCancelled when the client is gone, kDeadlineExceeded when it reads
+// nothing for the write time-out.
+// Concurrency: shard thread only.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/task.h"
+#include "base/units.h"
+
+namespace penstock {
+
+struct HttpHeader {
+  std::string name;
+  std::string value;
+};
+
+struct HttpRequest {
+  std::string method;   // upper case
+  std::string path;     // decoded path without query, starts with '/'
+  std::string query;    // raw, without '?'
+  std::vector<HttpHeader> headers;
+  std::string body;
+  std::string peer;     // address, for the log
+  Instant received_at;  // when the last byte of the header arrived
+
+  // The value of the first header of that name (any case), or empty.
+  std::string_view header(std::string_view name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::vector<HttpHeader> headers;
+  std::string body;
+};
+
+class HttpExchange {
+ public:
+  virtual ~HttpExchange() = default;
+  virtual const HttpRequest& request() const = 0;
+  // Called once, on the shard's thread, when the peer closes before the answer is complete.
+  virtual void on_disconnect(std::function<void()> call) = 0;
+  virtual Task<Status> respond(HttpResponse response) = 0;
+  // Sends the head of a chunked answer together with the first write().
+  virtual void begin_stream(int status, std::string content_type,
+                            std::vector<HttpHeader> headers) = 0;
+  virtual Task<Status> write(std::string chunk) = 0;
+  virtual Task<Status> finish() = 0;
+};
+
+// Handles one request; runs until the exchange is answered. Kept alive by the server's gate.
+using HttpHandler = std::function<Task<void>(std::unique_ptr<HttpExchange>)>;
+
+}  // namespace penstock

@@ -1,0 +1,1 @@
+"""The trainer of models/nano: tokenizer, generated conversations, chat encoding, model, export."""
