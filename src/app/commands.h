@@ -1,0 +1,26 @@
+// The subcommands: one function each, called by app/main with the parsed options.
+//
+// A command returns its exit code (0, or for `doctor` and `eval` 1 when something fails), or an
+// Error that main prints to stderr and turns into the exit code of the error table. Data goes to
+// stdout, logs and progress to stderr. Concurrency: a command owns the process while it runs.
+#pragma once
+
+#include "app/options.h"
+#include "base/result.h"
+
+namespace penstock {
+
+// Long-running processes. run_gateway and run_worker live in gateway_command.cc and
+// worker_command.cc; they report through options.ready_fd (app/ready.h) and return 0 after a drain
+// that SIGTERM started.
+Result<int> run_serve(const Options& options);
+Result<int> run_gateway(const Options& options);
+Result<int> run_worker(const Options& options);
+
+Result<int> run_chat(const Options& options);
+Result<int> run_doctor(const Options& options);
+Result<int> run_eval(const Options& options);
+Result<int> run_bench(const Options& options);
+Result<int> run_config(const Options& options);
+
+}  // namespace penstock

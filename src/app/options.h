@@ -1,0 +1,97 @@
+// Options: the effective configuration of one penstock process, as plain values.
+//
+// Every field is bound to one row of the option table (app/option_table.h), which gives it its
+// flag, its key in the configuration file, its default and its description. parse_command_line()
+// (app/command_line.h) fills it: defaults, then the file, then the flags, then what is `auto` from
+// the machine. The supervisor writes the result to DATA_DIR/run/config.json and its children read
+// that through the same loader, so all processes of one service see the same values.
+//
+// Invariants (after parsing): values are in the table's ranges; automatic values are resolved (no 0
+// stands for "auto"); tls_cert and tls_key are both set or both empty; host is a loopback address
+// unless api_key_file is set; aliases name a model and no two names are equal.
+// Units: Bytes, Duration. Concurrency: a value; share it read-only.
+// Source: design.md section 10.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+
+namespace penstock {
+
+// NAME=VALUE, as in --model nano=models/nano.
+struct Assignment {
+  std::string name;
+  std::string value;
+
+  bool operator==(const Assignment&) const = default;
+};
+
+struct Options {
+  // What was asked for.
+  std::string command;             // "serve", "worker", ...
+  std::vector<std::string> words;  // arguments that are not flags: `bench NAME`, `chat QUESTION`
+  std::string config_file;
+  bool json = false;
+
+  // Where it listens, and who may come in.
+  std::string host;
+  std::uint32_t port = 0;  // 0 picks a free one
+  std::string tls_cert;
+  std::string tls_key;
+  std::string api_key_file;
+  std::string data_dir;
+
+  // What is served.
+  std::string engine;               // "embedded"
+  std::vector<Assignment> models;   // name -> checkpoint folder
+  std::vector<Assignment> aliases;  // alias -> model name
+
+  // The gateway and its limits.
+  std::uint32_t gateway_threads = 0;
+  std::uint32_t connections_max = 0;  // per gateway
+  std::uint32_t in_flight_max = 0;    // requests accepted and not answered, per gateway
+  Bytes request_body_max;
+  Bytes request_headers_max;
+  Duration request_time_max{};     // from the request's head to the last byte of the answer
+  Duration idle_timeout{};         // a connection without a request, or a request that stops coming
+  Duration write_timeout{};        // a client that reads nothing
+  Duration keep_alive_interval{};  // comments in a silent stream
+  Duration drain_timeout{};        // how long running requests may finish after SIGTERM
+
+  // The worker.
+  std::uint32_t engine_threads = 0;
+  Bytes kv_memory;
+  std::string kv_dtype;                // "bf16" or "f32"
+  std::uint32_t max_batch_tokens = 0;  // tokens one engine step computes at most
+  std::uint32_t max_sequences = 0;     // sequences running at once
+
+  // Between our processes.
+  std::string worker_socket;   // Unix socket the worker listens on and the gateway connects to
+  std::uint32_t ready_fd = 0;  // where a child reports that it is ready (app/ready.h); 0 = nowhere
+
+  // Logs.
+  std::string log_level;
+  std::string log_format;  // "text" or "json"
+  std::string access_log;  // file; empty = stderr
+
+  // Clients: chat, eval, doctor.
+  std::string url;         // empty: eval and doctor start or look for their own
+  std::string chat_model;  // name sent in requests; empty = the first that the server lists
+  std::string system_prompt;
+  std::uint32_t max_tokens = 0;  // 0 = the server decides
+  double temperature = 0;
+  bool verbose = false;
+
+  // Evaluation and benchmarks.
+  std::string suite;
+  std::string suite_dir;
+  std::uint32_t concurrency = 0;
+  std::uint32_t items_max = 0;  // per skill; 0 = all
+  bool quick = false;
+  std::string reference_dir;  // see bench/bench.h
+};
+
+}  // namespace penstock
