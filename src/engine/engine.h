@@ -1,0 +1,128 @@
+// The embedded engine: a DeepSeek-V3-style model from a checkpoint folder, served by batched steps.
+//
+// submit() queues a request; every step() schedules decodes and prompt chunks of many requests,
+// runs one forward pass, samples, and returns what each choice got. The caller loops `while
+// (has_work()) step()`. A prompt is prefilled once and its blocks are shared by all `n` choices
+// (copy on write). When the KV pool is full the youngest sequence gives its blocks back and is
+// recomputed later: same bits.
+//
+// Invariants: the tokens, logprobs and logits of a request are a function of the request, the
+// checkpoint and the KV dtype only: not of batch, chunking, threads, instruction set, preemption
+// or of how much of the answer came as `emitted` (docs/design/0003-one-arithmetic.md). Every
+// accepted request gets exactly one output with `finish` per choice. max_tokens counts `emitted`
+// too, so a continued stream is submitted with its first parameters and ends where it would have
+// ended. Errors: open() names the file, key or tensor at fault; submit() refuses with the code
+// given there; a model that computes NaN finishes the choice with FinishReason::kError.
+// Concurrency: one thread calls everything; load() may be called from any. Compute threads are
+// inside. Source: design.md section 8.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "domain/engine.h"
+#include "engine/kernels/instruction_set.h"
+#include "engine/kv_pool.h"
+
+namespace penstock::engine {
+
+struct EngineOptions {
+  std::string checkpoint_dir;  // config.json and model.safetensors lie here
+  std::string model_name;      // empty = the folder's name
+  std::uint32_t threads = 0;   // compute threads, the caller's included; 0 = one per CPU
+  // Size of the KV pool: blocks, else bytes; both 0 = room for four full contexts.
+  std::uint32_t kv_blocks = 0;
+  Bytes kv_bytes;
+  KvDtype kv_dtype = KvDtype::kBf16;
+  std::uint32_t context_length = 0;      // 0 = the model's; larger than the model's is an error
+  std::uint32_t max_batch_tokens = 512;  // rows of one forward pass
+  std::uint32_t max_sequences = 128;     // choices running at a time
+  std::uint32_t max_waiting = 4096;      // requests queued; more are refused with kOverloaded
+  std::optional<InstructionSet> instruction_set;  // unset = the best this CPU has
+};
+
+struct StepStats {
+  std::uint32_t prefill_tokens = 0;  // rows that were prompt (or recomputed) tokens
+  std::uint32_t decode_tokens = 0;   // rows that continued an answer
+  std::uint32_t preempted = 0;       // sequences that gave their blocks back
+};
+
+struct StepOutputs {
+  std::vector<EngineOutput> outputs;  // at most one per choice, in order of submission and choice
+  StepStats stats;
+};
+
+// How often each routed expert was chosen since the engine started: [moe layers, experts],
+// row-major.
+struct ExpertCounts {
+  std::uint32_t first_layer = 0;  // model layer of row 0
+  std::uint32_t layers = 0;
+  std::uint32_t experts = 0;
+  std::vector<std::uint64_t> counts;
+};
+
+// KV computed before, put in place by a KV cache: `blocks` hold positions [0, length). The engine
+// takes over one reference of each block, on success and on failure.
+struct AttachedPrefix {
+  std::vector<BlockId> blocks;
+  std::uint32_t length = 0;  // at most the number of prompt tokens less one
+};
+
+// What a running choice holds: block i covers positions [64 i, 64 i + 64); `computed` are valid.
+struct SequenceBlocks {
+  std::span<const BlockId> blocks;  // valid until the next call on the engine
+  std::uint32_t computed = 0;
+};
+
+// Sees the raw logits of each sampled row, before penalties: request, choice, position of the token
+// that they choose, logits [vocab]. For tests and evaluation; called on the engine's thread.
+using LogitsObserver =
+    std::function<void(RequestId, std::uint32_t, std::uint32_t, std::span<const float>)>;
+
+class Engine {
+ public:
+  // Loads the checkpoint and allocates everything the engine will need.
+  static Result<std::unique_ptr<Engine>> open(EngineOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Queues a request. Fails with kInvalidArgument (empty prompt, token id outside the vocabulary,
+  // sampling range; `field` says which), kContextLengthExceeded (prompt and emitted leave no room,
+  // or the pool can never hold them), kConflict (id in use), kOverloaded (queue full),
+  // kModelNotFound (request.model is neither empty nor this model's name).
+  Status submit(EngineRequest request, AttachedPrefix prefix = {});
+  // Ends the request: its unfinished choices report FinishReason::kCancelled in the next step.
+  // Unknown ids are ignored.
+  void cancel(RequestId request);
+  // True while a step() would do something.
+  bool has_work() const;
+  // Runs one forward pass at most.
+  StepOutputs step();
+
+  EngineLoad load() const;  // any thread
+  const ModelDescription& description() const;
+  // "embedded avx512, 2 threads, ...": for logs.
+  std::string summary() const;
+  ExpertCounts expert_counts() const;
+
+  // The shared-memory pool, for a KV cache that copies blocks out and puts blocks in between steps.
+  KvPool& pool();
+  // The blocks of a running choice; nullopt when it is not running (waiting, preempted, finished).
+  std::optional<SequenceBlocks> sequence_blocks(RequestId request, std::uint32_t choice) const;
+
+  void set_logits_observer(LogitsObserver observer);
+
+ private:
+  struct State;
+  explicit Engine(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace penstock::engine
