@@ -1,0 +1,165 @@
+#!/usr/bin/python3
+"""Trains models/nano, a tiny DeepSeek-V3-style chat model, on two CPU cores.
+
+Needs Debian's python3-torch and libopenblas0-pthread. One run of 60-110 minutes from nothing:
+
+    tools/train_nano.py train --out DIR --minutes 100
+    tools/train_nano.py export --out DIR            # writes models/nano and the golden files
+
+`train` writes DIR/state.pt every few minutes and continues from it with --resume; training time counts
+only while training, so an interrupted run loses nothing but the steps after the last save.
+"""
+import os
+import sys
+
+# These are read when the libraries load: no spinning next to busy neighbours, no page faults per tensor.
+_SETTINGS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0",
+             "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "8589934592", "MALLOC_ARENA_MAX": "1",
+             "MALLOC_TOP_PAD_": "268435456"}
+if any(os.environ.get(k) != v for k, v in _SETTINGS.items()):
+    os.environ.update(_SETTINGS)
+    os.execv(sys.executable, [sys.executable] + sys.argv)
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import torch
+import torch.nn.functional as F
+
+from nano import batches, evaluate, export, model as model_, optimizer, vocabulary
+from nano.bpe import Tokenizer
+
+MODELS = Path(__file__).resolve().parent.parent / "models" / "nano"
+WARM_UP_STEPS, DECAY_SHARE, FINAL_LR = 150, 0.35, 0.02
+MUON_LR, ADAM_LR = 0.02, 3e-3
+
+
+def learning_rate(number, progress):
+    """Warm-up, constant, linear decay: the factor on both rates."""
+    warm = min(1.0, (number + 1) / WARM_UP_STEPS)
+    left = max(0.0, min(1.0, (1 - progress) / DECAY_SHARE))
+    return warm * (FINAL_LR + (1 - FINAL_LR) * left)
+
+
+def balance(net, progress):
+    """Moves each selection bias against its expert's load; rests at the end of training."""
+    if progress > 0.9:
+        return
+    for name, loads in net.loads.items():
+        load = loads.float()
+        net.biases[name] += 0.002 * torch.sign(load.mean() - load)
+        net.biases[name] -= net.biases[name].mean()
+
+
+def train(args):
+    torch.set_num_threads(args.threads)
+    args.out.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer.load(args.tokenizer)
+    net = model_.Model(model_.CONFIG, torch.Generator().manual_seed(args.seed))
+    muon, adam = optimizer.build(net)
+    rng = random.Random(args.seed)
+    state = {"step": 0, "tokens": 0, "seconds": 0.0, "curve": []}
+    if args.resume:
+        saved = torch.load(args.out / "state.pt")
+        state = saved["state"]
+        net.load_state_dict(saved["net"])
+        net.biases = saved["biases"]
+        muon.buffers = saved["muon"]
+        adam.load_state_dict(saved["adam"])
+        rng.setstate(saved["rng"])
+    total = 60 * args.minutes
+    saved_at, evaluated_at = state["seconds"], state["seconds"]
+    losses, window = [], (state["seconds"], state["tokens"])
+
+    def save():
+        part = args.out / "state.tmp"
+        torch.save({"state": state, "net": net.state_dict(), "biases": net.biases,
+                    "muon": muon.buffers, "adam": adam.state_dict(), "rng": rng.getstate()}, part)
+        part.replace(args.out / "state.pt")
+
+    while state["seconds"] < total:
+        began = time.monotonic()
+        progress = state["seconds"] / total
+        batch = batches.step(rng, tokenizer, progress, state["step"], args.batch)
+        ids, positions, groups, wanted, targets, weights = batch
+        logits = net(ids, positions, groups, wanted).float()
+        loss = (F.cross_entropy(logits, targets, reduction="none") * weights).sum() / weights.sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        factor = learning_rate(state["step"], progress)
+        muon.step(MUON_LR * factor)
+        for group in adam.param_groups:
+            group["lr"] = ADAM_LR * factor
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+        for p in muon.named.values():
+            p.grad = None
+        balance(net, progress)
+        losses.append(loss.item())
+        state["step"] += 1
+        state["tokens"] += len(ids)
+        state["seconds"] += time.monotonic() - began
+        if state["step"] % 50 == 0:
+            seconds, tokens = state["seconds"] - window[0], state["tokens"] - window[1]
+            window = (state["seconds"], state["tokens"])
+            print(f"{state['seconds'] / 60:6.1f} min  step {state['step']:5d}  "
+                  f"{state['tokens'] / 1e6:6.2f} M tokens  loss {sum(losses) / len(losses):.4f}  "
+                  f"lr {factor:.3f}  {tokens / seconds:6.0f} tok/s", flush=True)
+            losses = []
+        if state["seconds"] - evaluated_at > 60 * args.evaluate_every or state["seconds"] >= total:
+            evaluated_at = state["seconds"]
+            scores = evaluate.teacher_forced(net, tokenizer)
+            state["curve"].append({"minutes": round(state["seconds"] / 60, 1), "step": state["step"],
+                                   "tokens": state["tokens"], "accuracy": scores})
+            print("       ", json.dumps(scores), flush=True)
+        if state["seconds"] - saved_at > 60 * args.save_every:
+            saved_at = state["seconds"]
+            save()
+    save()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    p = commands.add_parser("tokenizer", help="learn the vocabulary and write tokenizer.json (changes all ids)")
+    p.add_argument("--to", type=Path, default=MODELS / "tokenizer.json")
+    p = commands.add_parser("train", help="train, or continue training")
+    p.add_argument("--out", type=Path, required=True, help="folder of state.pt, outside the repository")
+    p.add_argument("--minutes", type=float, default=100, help="training time of the whole schedule")
+    p.add_argument("--resume", action="store_true", help="continue from state.pt in --out")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--batch", type=int, default=4096, help="tokens of short conversations a step")
+    p.add_argument("--evaluate-every", type=float, default=5, help="minutes between checks on held-out items")
+    p.add_argument("--save-every", type=float, default=3, help="minutes between saves")
+    p.add_argument("--tokenizer", type=Path, default=MODELS / "tokenizer.json")
+    p = commands.add_parser("export", help="write the checkpoint, held-out sets, log and golden files")
+    p.add_argument("--out", type=Path, required=True, help="folder of state.pt")
+    p.add_argument("--to", type=Path, default=MODELS)
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--skip-golden", action="store_true")
+    p = commands.add_parser("evaluate", help="greedy accuracy of an exported folder on its held-out sets")
+    p.add_argument("--model", type=Path, default=MODELS)
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--skills", nargs="*", help="only these")
+    p.add_argument("--misses", type=int, default=0, help="print so many wrong answers a skill")
+    args = parser.parse_args()
+    if args.command == "tokenizer":
+        vocabulary.build(args.to)
+    elif args.command == "train":
+        train(args)
+    elif args.command == "export":
+        torch.set_num_threads(args.threads)
+        export.export(args.out, args.to, golden=not args.skip_golden)
+    else:
+        torch.set_num_threads(args.threads)
+        export.evaluate_folder(args.model, args.skills, args.misses)
+
+
+if __name__ == "__main__":
+    main()
