@@ -1,9 +1,9 @@
 // Benchmarks: every claim of speed is a command, `penstock bench NAME [--json]`.
 //
 // A bench measures its baseline in the same run and reports figures; `ratio` > 1 is better than the
-// baseline and `aim` is the ratio aimed at. For an absolute limit baseline_name is "limit" and ratio
-// is limit/value for "at most", value/limit for "at least", aim 1. A baseline that is not installed
-// makes its figure `skipped` with the reason; it never makes up a number.
+// baseline and `aim` is the ratio aimed at. For an absolute limit baseline_name is "limit" and
+// ratio is limit/value for "at most", value/limit for "at least", aim 1. A baseline that is not
+// installed makes its figure `skipped` with the reason; it never makes up a number.
 //
 // The list of benches is explicit, in bench/registry.cc.
 // Concurrency: a bench owns the process while it runs.

@@ -9,12 +9,24 @@ const std::vector<Bench>& all() {
 
 Figure more_is_better(std::string name, double value, std::string unit, std::string baseline_name,
                       double baseline, double aim) {
-  return {std::move(name), value, std::move(unit), std::move(baseline_name), baseline,
-          baseline > 0 ? value / baseline : 0, aim, {}};
+  return {std::move(name),
+          value,
+          std::move(unit),
+          std::move(baseline_name),
+          baseline,
+          baseline > 0 ? value / baseline : 0,
+          aim,
+          {}};
 }
 
 Figure at_most(std::string name, double value, std::string unit, double limit) {
-  return {std::move(name), value, std::move(unit), "limit", limit, value > 0 ? limit / value : 0, 1,
+  return {std::move(name),
+          value,
+          std::move(unit),
+          "limit",
+          limit,
+          value > 0 ? limit / value : 0,
+          1,
           {}};
 }
 
@@ -24,8 +36,7 @@ Figure at_least(std::string name, double value, std::string unit, double limit) 
 
 Figure skipped(std::string name, std::string unit, std::string baseline_name, double aim,
                std::string why) {
-  return {std::move(name), 0, std::move(unit), std::move(baseline_name), 0, 0, aim,
-          std::move(why)};
+  return {std::move(name), 0, std::move(unit), std::move(baseline_name), 0, 0, aim, std::move(why)};
 }
 
 }  // namespace penstock::bench

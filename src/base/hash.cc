@@ -1,8 +1,8 @@
 #include "base/hash.h"
 
-#include <algorithm>
 #include <openssl/evp.h>
 #include <xxhash.h>
+#include <algorithm>
 
 #include "base/check.h"
 

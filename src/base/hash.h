@@ -1,9 +1,10 @@
 // Hashes: a keyed cryptographic one for names that must not be forged, XXH3 for checksums.
 //
-// KeyedHasher is SHA-256 over (secret || message), cut to 128 bits; the digest object is fetched once
-// and its context reused, which with SHA-NI costs 0.23 us for a 64-token block. The secret comes
-// first and has a fixed length, and callers frame what they add (add_field writes the length), so
-// two different field lists never hash alike. Cutting to 128 bits removes length extension.
+// KeyedHasher is SHA-256 over (secret || message), cut to 128 bits; the digest object is fetched
+// once and its context reused, which with SHA-NI costs 0.23 us for a 64-token block. The secret
+// comes first and has a fixed length, and callers frame what they add (add_field writes the
+// length), so two different field lists never hash alike. Cutting to 128 bits removes length
+// extension.
 //
 // Concurrency: one KeyedHasher per thread; checksum64 is pure.
 // Source: docs of EVP_MD_fetch(3); XXH3 through libxxhash.
@@ -57,7 +58,8 @@ struct std::hash<penstock::Hash128> {
   // The bytes are already uniform, so any eight of them serve.
   std::size_t operator()(const penstock::Hash128& h) const noexcept {
     std::uint64_t word = 0;
-    for (int i = 0; i < 8; ++i) word = word << 8 | h.bytes[static_cast<std::size_t>(i)];
+    for (int i = 0; i < 8; ++i)
+      word = word << 8 | h.bytes[static_cast<std::size_t>(i)];
     return word;
   }
 };

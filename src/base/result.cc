@@ -1,7 +1,7 @@
 #include "base/result.h"
 
-#include <array>
 #include <fmt/format.h>
+#include <array>
 
 #include "base/check.h"
 
@@ -14,7 +14,8 @@ constexpr std::string_view kRequestError = "invalid_request_error";
 constexpr std::string_view kServerError = "server_error";
 
 constexpr std::array kTable = {
-    ErrorInfo{kInvalidArgument, "invalid_argument", 400, kRequestError, "invalid_value", kNever, 64},
+    ErrorInfo{kInvalidArgument, "invalid_argument", 400, kRequestError, "invalid_value", kNever,
+              64},
     ErrorInfo{kContextLengthExceeded, "context_length_exceeded", 400, kRequestError,
               "context_length_exceeded", kNever, 64},
     ErrorInfo{kUnsupported, "unsupported", 400, kRequestError, "unsupported_parameter", kNever, 64},

@@ -1,8 +1,9 @@
 // Errors as values: Result<T> is std::expected<T, Error>.
 //
-// An outside fault (client, peer, file, engine) becomes an Error and travels up as a value; a bug is a
-// CHECK (base/check.h). The code table is closed: each code has one HTTP status, one OpenAI error
-// type and code string, a retry advice and a process exit code, so every surface answers alike.
+// An outside fault (client, peer, file, engine) becomes an Error and travels up as a value; a bug
+// is a CHECK (base/check.h). The code table is closed: each code has one HTTP status, one OpenAI
+// error type and code string, a retry advice and a process exit code, so every surface answers
+// alike.
 //
 // Invariants: every ErrorCode has a row in error_info(); messages say what, where, why, what to do.
 // Errors: none. Concurrency: values, no shared state.
@@ -80,15 +81,15 @@ std::string to_string(const Error& error);
 // Returns early with the error of `expr`, or assigns its value: TRY(auto x, f());
 #define PENSTOCK_CONCAT_(a, b) a##b
 #define PENSTOCK_CONCAT(a, b) PENSTOCK_CONCAT_(a, b)
-#define TRY_IMPL(tmp, decl, expr)                             \
-  auto tmp = (expr);                                          \
-  if (!tmp) return std::unexpected(std::move(tmp).error());   \
+#define TRY_IMPL(tmp, decl, expr)                           \
+  auto tmp = (expr);                                        \
+  if (!tmp) return std::unexpected(std::move(tmp).error()); \
   decl = std::move(*tmp)
 #define TRY(decl, expr) TRY_IMPL(PENSTOCK_CONCAT(try_result_, __LINE__), decl, expr)
-#define TRY_STATUS(expr)                                                            \
-  do {                                                                              \
-    if (auto try_status_ = (expr); !try_status_)                                    \
-      return std::unexpected(std::move(try_status_).error());                       \
+#define TRY_STATUS(expr)                                      \
+  do {                                                        \
+    if (auto try_status_ = (expr); !try_status_)              \
+      return std::unexpected(std::move(try_status_).error()); \
   } while (false)
 
 }  // namespace penstock

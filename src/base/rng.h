@@ -1,8 +1,9 @@
 // Counter-based random numbers: the value is a pure function of (key, counter), with no state.
 //
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). The sampler
-// draws from (seed, choice, position, draw), so a stream that moves to another machine goes on with
-// the very same numbers (law 3); simulators and tests use Rng, a counter over the same function.
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). The
+// sampler draws from (seed, choice, position, draw), so a stream that moves to another machine goes
+// on with the very same numbers (law 3); simulators and tests use Rng, a counter over the same
+// function.
 //
 // Invariants: equal inputs give equal outputs on every machine, forever (golden test).
 // Concurrency: philox() is pure; an Rng object belongs to one thread.

@@ -26,8 +26,10 @@ TEST_CASE("sampling draws depend on every coordinate and stay in [0, 1)") {
 TEST_CASE("below covers its range and nothing else") {
   Rng rng(7);
   std::array<int, 5> seen{};
-  for (int i = 0; i < 1000; ++i) ++seen.at(rng.below(5));
-  for (const int count : seen) CHECK(count > 120);
+  for (int i = 0; i < 1000; ++i)
+    ++seen.at(rng.below(5));
+  for (const int count : seen)
+    CHECK(count > 120);
 }
 
 }  // namespace penstock

@@ -3,12 +3,12 @@
 // `co_await task` starts it and resumes the awaiter when it ends, on the same thread, by symmetric
 // transfer (no recursion, so a loop of a million awaits needs no stack). Nothing here knows of
 // threads, clocks or sockets: the same service code runs on Asio in production and on a queue of
-// virtual time in the simulator. The outside resumes it through OneShot and Channel (port/clock.h adds
-// deadlines).
+// virtual time in the simulator. The outside resumes it through OneShot and Channel (port/clock.h
+// adds deadlines).
 //
-// Invariants: a Task is awaited at most once, or started with start() by a Gate, which owns it until
-// it ends; destroying an unfinished Task destroys its frame and everything it owns.
-// Errors: functions return Task<Result<T>>; an escaping exception is a bug and ends the process.
+// Invariants: a Task is awaited at most once, or started with start() by a Gate, which owns it
+// until it ends; destroying an unfinished Task destroys its frame and everything it owns. Errors:
+// functions return Task<Result<T>>; an escaping exception is a bug and ends the process.
 // Concurrency: a Task and all it awaits belong to one thread (the shard's).
 // Source: design.md section 3; the shape of std::lazy in P2506.
 #pragma once

@@ -14,12 +14,17 @@ Task<int> add(OneShot<int>& a, OneShot<int>& b) {
   co_return x + y;
 }
 
-Task<void> store(Task<int> task, int* out) { *out = co_await std::move(task); }
+Task<void> store(Task<int> task, int* out) {
+  *out = co_await std::move(task);
+}
 
-Task<int> one() { co_return 1; }
+Task<int> one() {
+  co_return 1;
+}
 
 Task<void> loop(int n, int* out) {
-  for (int i = 0; i < n; ++i) *out += co_await one();
+  for (int i = 0; i < n; ++i)
+    *out += co_await one();
 }
 
 Task<void> hold(std::shared_ptr<int> owned, OneShot<int>& never) {

@@ -56,10 +56,10 @@ struct OutputToken {
 struct EngineOutput {
   RequestId request;
   std::uint32_t choice = 0;
-  std::vector<OutputToken> tokens;      // stop tokens are included; the gateway does not show them
-  std::optional<FinishReason> finish;   // set once, on the last output of the choice
-  std::uint32_t cached_tokens = 0;      // prompt tokens that were not computed; first output only
-  std::optional<Error> error;           // with FinishReason::kError
+  std::vector<OutputToken> tokens;     // stop tokens are included; the gateway does not show them
+  std::optional<FinishReason> finish;  // set once, on the last output of the choice
+  std::uint32_t cached_tokens = 0;     // prompt tokens that were not computed; first output only
+  std::optional<Error> error;          // with FinishReason::kError
 };
 
 // The load of one rank, sent at least every 200 ms.
@@ -69,12 +69,13 @@ struct EngineLoad {
   std::uint32_t waiting = 0;
   Tokens kv_tokens_used;
   Tokens kv_tokens_total;
+  std::uint32_t model = 0;  // index into WorkerDescription::models
 };
 
 // A model as its worker serves it.
 struct ModelDescription {
   std::string name;
-  std::string checkpoint_dir;    // where tokenizer and config lie, for a gateway on the same host
+  std::string checkpoint_dir;  // where tokenizer and config lie, for a gateway on the same host
   std::uint32_t context_length = 0;
   std::uint32_t vocab_size = 0;
   bool bit_exact = false;  // law 3: the engine promises identical bits on every path
@@ -84,7 +85,7 @@ struct WorkerDescription {
   WorkerId id;
   Epoch epoch;
   std::string name;
-  std::string engine;   // "embedded 0.1.0"
+  std::string engine;  // "embedded 0.1.0"
   std::vector<ModelDescription> models;
 };
 

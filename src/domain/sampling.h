@@ -26,7 +26,7 @@ struct SamplingParams {
   float repetition_penalty = 1.0F;  // (0, 2]; over prompt and generated tokens; 1 = off
   std::uint64_t seed = 0;
   std::vector<std::pair<TokenId, float>> logit_bias;  // added to the logits, [-100, 100]
-  std::vector<TokenId> stop_token_ids;  // end the choice; not part of the text
+  std::vector<TokenId> stop_token_ids;                // end the choice; not part of the text
   bool ignore_eos = false;
   std::int32_t top_logprobs = -1;  // -1 = no logprobs; 0..20 alternatives beside the chosen one
   std::uint32_t choices = 1;       // n, 1..128

@@ -1,8 +1,8 @@
 // Clock: time and deferred calls for one shard; with it, awaits that have a deadline.
 //
 // One Clock belongs to one shard (one thread). Production implements it on the shard's io_context
-// (io/http/asio_clock.h), the simulator on its queue of virtual time. Service code awaits nothing but
-// ports and what stands here, and every outward await has a deadline.
+// (io/http/asio_clock.h), the simulator on its queue of virtual time. Service code awaits nothing
+// but ports and what stands here, and every outward await has a deadline.
 //
 // Invariants: callbacks run on the shard's thread, never inside call_at(); equal times run in the
 // order of their calls; a cancelled call never runs.

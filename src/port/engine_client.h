@@ -1,4 +1,5 @@
-// EngineClient: one gateway shard's way to the workers. Implemented by io/grpc, the simulator and tests.
+// EngineClient: one gateway shard's way to the workers. Implemented by io/grpc, the simulator and
+// tests.
 //
 // The client keeps one stream per worker, reconnects with backoff, and reports each worker's
 // description and load. A submitted request gets outputs through its sink until each choice has
@@ -27,7 +28,7 @@ struct WorkerView {
   std::vector<EngineLoad> loads;  // one per rank
   bool connected = false;
   bool draining = false;
-  Instant heard_at;  // last frame; standing still for 2 s means absent
+  Instant heard_at;             // last frame; standing still for 2 s means absent
   std::uint32_t in_flight = 0;  // requests of this gateway shard
 };
 
@@ -36,7 +37,8 @@ class EngineClient {
   using Sink = std::function<void(EngineOutput)>;
 
   virtual ~EngineClient() = default;
-  // The workers known now, in the order of their ids. Valid until the next turn of the shard's loop.
+  // The workers known now, in the order of their ids. Valid until the next turn of the shard's
+  // loop.
   virtual std::span<const WorkerView> workers() const = 0;
   // Sends the request to the worker. `request.id` must be new for this client.
   virtual Status submit(WorkerId worker, EngineRequest request, Sink sink) = 0;

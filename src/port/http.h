@@ -1,8 +1,8 @@
 // HTTP as the service sees it: a request with its body, and an exchange to answer through.
 //
-// io/http owns sockets, parsing, TLS, keep-alive and limits (header count and bytes, body bytes, idle
-// and write time-outs); the service gets only complete, size-checked requests. One exchange is answered
-// exactly once: either respond(), or begin_stream() and then write()s and finish().
+// io/http owns sockets, parsing, TLS, keep-alive and limits (header count and bytes, body bytes,
+// idle and write time-outs); the service gets only complete, size-checked requests. One exchange is
+// answered exactly once: either respond(), or begin_stream() and then write()s and finish().
 //
 // Invariants: destroying an exchange that was not answered sends 500 and closes; destroying one in
 // mid-stream cuts the connection, so a client never takes half an answer for a whole one.
@@ -32,9 +32,9 @@ struct HttpHeader {
 };
 
 struct HttpRequest {
-  std::string method;   // upper case
-  std::string path;     // decoded path without query, starts with '/'
-  std::string query;    // raw, without '?'
+  std::string method;  // upper case
+  std::string path;    // decoded path without query, starts with '/'
+  std::string query;   // raw, without '?'
   std::vector<HttpHeader> headers;
   std::string body;
   std::string peer;     // address, for the log

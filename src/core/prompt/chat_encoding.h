@@ -1,0 +1,47 @@
+// ChatEncoding: how one model family writes a conversation, and how its answer is read back.
+//
+// render() turns a Conversation into spans: special tokens from the template, plain text from
+// people. The tokenizer encodes span by span, so text that spells a special token stays text.
+// make_parser() gives the matching reader of the model's output. Families are listed in
+// chat_encoding.cc; which one a model uses follows from its vocabulary, or is named in the
+// configuration.
+//
+// Invariants: rendering is deterministic; appending a turn to a conversation only appends spans,
+// except where the family drops old reasoning (facts of the family's encoding).
+// Errors: kInvalidArgument or kUnsupported naming the message at fault.
+// Concurrency: immutable after construction. Source: docs/protocol/chat-encodings.md.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "core/prompt/output_parser.h"
+#include "domain/conversation.h"
+#include "domain/tokens.h"
+
+namespace penstock::prompt {
+
+class ChatEncoding {
+ public:
+  virtual ~ChatEncoding() = default;
+  virtual std::string_view name() const = 0;
+  // True when an answer to this conversation starts with reasoning.
+  virtual bool thinks(const Conversation& conversation) const = 0;
+  virtual Result<std::vector<PromptSpan>> render(const Conversation& conversation) const = 0;
+  // A parser for one answer to `conversation`; stop strings apply to visible text only.
+  virtual std::unique_ptr<OutputParser> make_parser(const Conversation& conversation,
+                                                    std::vector<std::string> stop) const = 0;
+};
+
+// Tells whether the vocabulary has an added token with this content.
+using HasToken = std::function<bool(std::string_view)>;
+
+// The family whose special tokens the vocabulary has. kUnsupported lists the families known.
+Result<std::unique_ptr<ChatEncoding>> detect_chat_encoding(const HasToken& has_token);
+// By name: "deepseek_v3", "deepseek_v4".
+Result<std::unique_ptr<ChatEncoding>> make_chat_encoding(std::string_view name);
+
+}  // namespace penstock::prompt

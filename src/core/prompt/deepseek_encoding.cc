@@ -1,0 +1,325 @@
+#include "core/prompt/deepseek_encoding.h"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <map>
+
+#include "core/prompt/deepseek_parser.h"
+#include "core/prompt/deepseek_tokens.h"
+#include "core/prompt/json_fields.h"
+#include "core/prompt/json_spacing.h"
+#include "core/prompt/span_writer.h"
+
+namespace penstock::prompt {
+namespace {
+
+// The wire text of the V4 tools section: what stands before and after the schemas. The models were
+// trained on these very bytes, so they are a format, not prose of ours.
+constexpr std::string_view kToolsHead =
+    R"(## Tools
+
+You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<｜DSML｜tool_calls>" block like the following:
+
+<｜DSML｜tool_calls>
+<｜DSML｜invoke name="$TOOL_NAME">
+<｜DSML｜parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜parameter>
+...
+</｜DSML｜invoke>
+<｜DSML｜invoke name="$TOOL_NAME2">
+...
+</｜DSML｜invoke>
+</｜DSML｜tool_calls>
+
+String parameters should be specified as is and set `string="true"`. For all other types (numbers, booleans, arrays, objects), pass the value in JSON format and set `string="false"`.
+
+If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside <think>...</think> BEFORE any tool calls or final response.
+
+Otherwise, output directly after </think> with tool calls or final response.
+
+### Available Tool Schemas
+
+)";
+constexpr std::string_view kToolsTail =
+    "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool "
+    "calls.\n";
+
+bool user_like(Role role) {
+  return role == Role::kUser || role == Role::kDeveloper;
+}
+bool user_turn(Role role) {
+  return user_like(role) || role == Role::kTool;
+}
+
+Result<void> check_order(const Conversation& conversation) {
+  const auto& messages = conversation.messages;
+  if (messages.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "messages is empty; send at least one message",
+                "messages");
+  }
+  if (conversation.continue_last_assistant && messages.back().role != Role::kAssistant) {
+    return fail(ErrorCode::kInvalidArgument,
+                "prefix completion needs an assistant message at the end", "messages");
+  }
+  return {};
+}
+
+// ---------------------------------------------------------------------------------------------- V3
+
+class DeepSeekV3 : public ChatEncoding {
+ public:
+  std::string_view name() const override { return "deepseek_v3"; }
+  bool thinks(const Conversation&) const override { return false; }
+
+  Result<std::vector<PromptSpan>> render(const Conversation& conversation) const override {
+    TRY_STATUS(check_order(conversation));
+    if (!conversation.tools.empty()) {
+      return fail(ErrorCode::kUnsupported,
+                  "this model's chat encoding (deepseek_v3) has no tools; use a model with the "
+                  "deepseek_v4 encoding",
+                  "tools");
+    }
+    SpanWriter out;
+    out.special(kBos);
+    for (const Message& message : conversation.messages) {
+      if (message.role == Role::kSystem || message.role == Role::kDeveloper) {
+        out.plain(message.text);
+      }
+    }
+    for (std::size_t i = 0; i < conversation.messages.size(); ++i) {
+      const Message& message = conversation.messages[i];
+      if (message.role == Role::kUser) {
+        out.special(kUser);
+        out.plain(message.text);
+      } else if (message.role == Role::kAssistant) {
+        const bool open =
+            conversation.continue_last_assistant && i + 1 == conversation.messages.size();
+        out.special(kAssistant);
+        out.plain(message.text);
+        if (!open) out.special(kEos);
+      } else if (message.role == Role::kTool) {
+        return fail(ErrorCode::kUnsupported,
+                    "this model's chat encoding (deepseek_v3) has no tool results",
+                    fmt::format("messages[{}].role", i));
+      }
+    }
+    if (!conversation.continue_last_assistant) out.special(kAssistant);
+    return out.take();
+  }
+
+  std::unique_ptr<OutputParser> make_parser(const Conversation&,
+                                            std::vector<std::string> stop) const override {
+    return std::make_unique<DeepSeekParser>(false, ToolMarkup::kAsText, std::move(stop));
+  }
+};
+
+// ---------------------------------------------------------------------------------------------- V4
+
+class DeepSeekV4 : public ChatEncoding {
+ public:
+  std::string_view name() const override { return "deepseek_v4"; }
+
+  bool thinks(const Conversation& conversation) const override {
+    return conversation.thinking == Thinking::kEnabled;
+  }
+
+  Result<std::vector<PromptSpan>> render(const Conversation& conversation) const override;
+
+  std::unique_ptr<OutputParser> make_parser(const Conversation& conversation,
+                                            std::vector<std::string> stop) const override {
+    const bool mid_answer = conversation.continue_last_assistant &&
+                            !conversation.messages.empty() &&
+                            !conversation.messages.back().text.empty();
+    const auto tools = conversation.tools.empty() ? ToolMarkup::kAsText : ToolMarkup::kParse;
+    return std::make_unique<DeepSeekParser>(thinks(conversation) && !mid_answer, tools,
+                                            std::move(stop));
+  }
+
+ private:
+  static Status write_tools(const Conversation& conversation, SpanWriter& out);
+  static Status write_calls(const Message& message, std::size_t index, SpanWriter& out);
+  static Status write_user_run(const std::vector<Message>& messages, std::size_t begin,
+                               std::size_t end, const Message* caller, SpanWriter& out);
+};
+
+Result<std::vector<PromptSpan>> DeepSeekV4::render(const Conversation& conversation) const {
+  TRY_STATUS(check_order(conversation));
+  const auto& messages = conversation.messages;
+  const bool thinking = thinks(conversation);
+  const bool keep_reasoning = !conversation.tools.empty();
+  std::size_t last_user = 0;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (user_turn(messages[i].role)) last_user = i;
+  }
+  const auto header = [&](SpanWriter& out, std::size_t user_index) {
+    out.special(kAssistant);
+    out.special(thinking && (keep_reasoning || user_index >= last_user) ? kThinkStart : kThinkEnd);
+  };
+
+  SpanWriter out;
+  out.special(kBos);
+  bool tools_written = conversation.tools.empty();
+  const Message* caller = nullptr;  // the last assistant message, whose calls results answer
+  bool header_open = false;         // "<｜Assistant｜>..." has been written for the next answer
+  for (std::size_t i = 0; i < messages.size();) {
+    const Message& message = messages[i];
+    if (!tools_written && message.role != Role::kSystem) {
+      out.plain("\n\n");
+      TRY_STATUS(write_tools(conversation, out));
+      tools_written = true;
+    }
+    if (user_turn(message.role)) {
+      std::size_t end = i;
+      while (end < messages.size() && user_turn(messages[end].role))
+        ++end;
+      TRY_STATUS(write_user_run(messages, i, end, caller, out));
+      const bool more_context = end < messages.size() && messages[end].role == Role::kSystem;
+      if (!more_context) header(out, end - 1);
+      header_open = !more_context;
+      i = end;
+      continue;
+    }
+    if (message.role == Role::kSystem) {
+      out.plain(message.text);
+      if (!tools_written) {
+        const bool more = i + 1 < messages.size() && messages[i + 1].role == Role::kSystem;
+        if (!more) {
+          out.plain("\n\n");
+          TRY_STATUS(write_tools(conversation, out));
+          tools_written = true;
+        }
+      }
+      ++i;
+      continue;
+    }
+    const bool open = conversation.continue_last_assistant && i + 1 == messages.size();
+    if (!header_open) header(out, i);
+    header_open = false;
+    if (thinking && (keep_reasoning || i > last_user)) {
+      out.plain(message.reasoning);
+      if (!open || !message.text.empty()) out.special(kThinkEnd);
+    }
+    out.plain(message.text);
+    TRY_STATUS(write_calls(message, i, out));
+    if (!open) out.special(kEos);
+    caller = &message;
+    ++i;
+  }
+  // The last message was not a user's (system, or a finished answer): start an answer anyway.
+  if (!header_open && !conversation.continue_last_assistant) header(out, messages.size());
+  return out.take();
+}
+
+Status DeepSeekV4::write_tools(const Conversation& conversation, SpanWriter& out) {
+  const auto layout = [&out](std::string_view text) {
+    // The section names three tokens; each becomes its added token, as in the models' reference.
+    while (!text.empty()) {
+      std::size_t at = text.size();
+      std::string_view token;
+      for (const std::string_view candidate : {kDsml, kThinkStart, kThinkEnd}) {
+        const std::size_t found = text.find(candidate);
+        if (found < at) {
+          at = found;
+          token = candidate;
+        }
+      }
+      out.plain(text.substr(0, at));
+      if (token.empty()) return;
+      out.special(token);
+      text.remove_prefix(at + token.size());
+    }
+  };
+  layout(kToolsHead);
+  for (std::size_t i = 0; i < conversation.tools.size(); ++i) {
+    auto schema = python_style(conversation.tools[i].schema);
+    if (!schema) {
+      return fail(ErrorCode::kInvalidArgument, schema.error().message,
+                  fmt::format("tools[{}].function", i));
+    }
+    if (i > 0) out.plain("\n");
+    out.plain(*schema);
+  }
+  layout(kToolsTail);
+  return {};
+}
+
+// "\n\n<｜DSML｜tool_calls>" ... one invoke per call, one parameter per argument.
+Status DeepSeekV4::write_calls(const Message& message, std::size_t index, SpanWriter& out) {
+  if (message.tool_calls.empty()) return {};
+  out.layout("\n\n<｜DSML｜tool_calls>\n", kDsml);
+  for (std::size_t i = 0; i < message.tool_calls.size(); ++i) {
+    const ToolCall& call = message.tool_calls[i];
+    out.layout("<｜DSML｜invoke name=\"", kDsml);
+    out.plain(call.name);
+    out.plain("\">\n");
+    auto fields = json_fields(call.arguments);
+    if (!fields) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("the arguments of a tool call must be a JSON object: {}",
+                              fields.error().message),
+                  fmt::format("messages[{}].tool_calls[{}].function.arguments", index, i));
+    }
+    for (std::size_t f = 0; f < fields->size(); ++f) {
+      const JsonField& field = (*fields)[f];
+      if (f > 0) out.plain("\n");
+      out.layout("<｜DSML｜parameter name=\"", kDsml);
+      out.plain(field.name);
+      out.plain(field.is_string ? "\" string=\"true\">" : "\" string=\"false\">");
+      out.plain(field.value);
+      out.layout("</｜DSML｜parameter>", kDsml);
+    }
+    out.layout("\n</｜DSML｜invoke>\n", kDsml);
+  }
+  out.layout("</｜DSML｜tool_calls>", kDsml);
+  return {};
+}
+
+// Consecutive user, developer and tool messages are one user turn; tool results come first in the
+// order of the calls they answer, blocks are joined by a blank line.
+Status DeepSeekV4::write_user_run(const std::vector<Message>& messages, std::size_t begin,
+                                  std::size_t end, const Message* caller, SpanWriter& out) {
+  const auto call_index = [caller](const Message& m) -> std::size_t {
+    if (caller == nullptr) return kNoMarker;
+    const auto& calls = caller->tool_calls;
+    const auto it = std::ranges::find(calls, m.tool_call_id, &ToolCall::id);
+    return it == calls.end() ? kNoMarker : static_cast<std::size_t>(it - calls.begin());
+  };
+  std::vector<std::pair<std::size_t, std::size_t>> results;  // call index, message index
+  for (std::size_t i = begin; i < end; ++i) {
+    if (messages[i].role != Role::kTool) continue;
+    const std::size_t call = call_index(messages[i]);
+    if (call == kNoMarker) {
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("tool_call_id '{}' answers no call of the assistant message before it",
+                      messages[i].tool_call_id),
+          fmt::format("messages[{}].tool_call_id", i));
+    }
+    results.emplace_back(call, i);
+  }
+  std::ranges::sort(results);
+
+  out.special(kUser);
+  std::size_t next_result = 0;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (i > begin) out.plain("\n\n");
+    if (messages[i].role == Role::kTool) {
+      out.plain("<tool_result>");
+      out.plain(messages[results[next_result++].second].text);
+      out.plain("</tool_result>");
+    } else {
+      out.plain(messages[i].text);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::unique_ptr<ChatEncoding> make_deepseek_v3() {
+  return std::make_unique<DeepSeekV3>();
+}
+std::unique_ptr<ChatEncoding> make_deepseek_v4() {
+  return std::make_unique<DeepSeekV4>();
+}
+
+}  // namespace penstock::prompt

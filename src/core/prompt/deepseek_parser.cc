@@ -1,0 +1,255 @@
+#include "core/prompt/deepseek_parser.h"
+
+#include <fmt/format.h>
+#include <array>
+
+#include "core/prompt/deepseek_tokens.h"
+
+namespace penstock::prompt {
+namespace {
+
+using Kind = OutputEvent::Kind;
+
+// "<｜DSML｜" opens every tag of a tool block and "</｜DSML｜" closes it.
+const std::string kOpen = std::string("<") + std::string(kDsml);
+const std::string kClose = std::string("</") + std::string(kDsml);
+
+const std::vector<std::string> kToolBlockMarkers = {"invoke name=\"", kClose + "tool_calls>",
+                                                    kClose + " calls>", kClose + "function_calls>"};
+const std::vector<std::string> kQuote = {"\""};
+const std::vector<std::string> kArgumentMarkers = {"parameter name=\"", kClose};
+const std::vector<std::string> kTypeMarkers = {"true\">", "false\">"};
+const std::vector<std::string> kValueMarkers = {kClose};
+const std::vector<std::string> kNone = {};
+
+// Escapes the bytes of a JSON string's inside; UTF-8 passes through.
+void append_json_escaped(std::string_view text, std::string& out) {
+  for (const char c : text) {
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20) {
+          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+        } else {
+          out += c;
+        }
+    }
+  }
+}
+
+}  // namespace
+
+DeepSeekParser::DeepSeekParser(bool starts_in_reasoning, ToolMarkup tools,
+                               std::vector<std::string> stop)
+    : stage_(starts_in_reasoning ? Stage::kReasoning : Stage::kContent),
+      stop_count_(stop.size()),
+      content_markers_(std::move(stop)) {
+  content_markers_.emplace_back(kThinkEnd);
+  reasoning_markers_.emplace_back(kThinkEnd);
+  if (tools == ToolMarkup::kParse) {
+    content_markers_.push_back(kOpen);
+    reasoning_markers_.push_back(kOpen);
+  }
+}
+
+void DeepSeekParser::feed(std::string_view text, std::vector<OutputEvent>& events) {
+  if (stage_ == Stage::kFinished) return;
+  buffer_ += text;
+  run(MoreText::kMayFollow, events);
+}
+
+void DeepSeekParser::finish(std::vector<OutputEvent>& events) {
+  run(MoreText::kEnded, events);
+  switch (stage_) {
+    case Stage::kStringValue:
+      emit(Kind::kToolArguments, "\"", events);
+      [[fallthrough]];
+    case Stage::kArguments:
+    case Stage::kJsonValue:
+      close_call(events);
+      break;
+    case Stage::kParameterName:
+    case Stage::kParameterType:
+      // A parameter whose value never came: its name is already out, so it gets null.
+      if (stage_ == Stage::kParameterName) emit(Kind::kToolArguments, "\": ", events);
+      emit(Kind::kToolArguments, "null", events);
+      close_call(events);
+      break;
+    default:
+      break;
+  }
+  stage_ = Stage::kFinished;
+}
+
+void DeepSeekParser::run(MoreText more, std::vector<OutputEvent>& events) {
+  while (stage_ != Stage::kFinished && run_once(more, events)) {
+  }
+  if (stage_ == Stage::kFinished) buffer_.clear();
+}
+
+// Consumes up to one marker; false when nothing more is certain.
+bool DeepSeekParser::run_once(MoreText more, std::vector<OutputEvent>& events) {
+  const bool text_stage = stage_ == Stage::kReasoning || stage_ == Stage::kContent;
+  if (text_stage && skip_newline_) {
+    if (buffer_.empty()) return false;
+    skip_newline_ = false;
+    if (buffer_.front() == '\n') buffer_.erase(0, 1);
+  }
+  MarkerHit hit = scan(buffer_, markers(), more);
+  std::size_t release = hit.safe;
+  const bool ends_text = hit.marker != kNoMarker && hit.marker >= stop_count_;
+  if (text_stage && (stage_ == Stage::kReasoning || ends_text || hit.marker == kNoMarker)) {
+    // Newlines before "</think>" or a tool block are layout: held back until we know.
+    const bool layout = hit.marker != kNoMarker || more == MoreText::kMayFollow;
+    while (layout && release > 0 && buffer_[release - 1] == '\n')
+      --release;
+  }
+  unmatched(std::string_view(buffer_).substr(0, release), events);
+  if (hit.marker == kNoMarker) {
+    buffer_.erase(0, release);
+    return false;
+  }
+  buffer_.erase(0, hit.safe + hit.length);
+  matched(hit.marker, events);
+  return true;
+}
+
+const std::vector<std::string>& DeepSeekParser::markers() const {
+  switch (stage_) {
+    case Stage::kReasoning:
+      return reasoning_markers_;
+    case Stage::kContent:
+      return content_markers_;
+    case Stage::kToolBlock:
+      return kToolBlockMarkers;
+    case Stage::kToolName:
+    case Stage::kParameterName:
+      return kQuote;
+    case Stage::kArguments:
+      return kArgumentMarkers;
+    case Stage::kParameterType:
+      return kTypeMarkers;
+    case Stage::kStringValue:
+    case Stage::kJsonValue:
+      return kValueMarkers;
+    case Stage::kFinished:
+      break;
+  }
+  return kNone;
+}
+
+void DeepSeekParser::unmatched(std::string_view text, std::vector<OutputEvent>& events) {
+  switch (stage_) {
+    case Stage::kReasoning:
+      emit(Kind::kReasoning, text, events);
+      break;
+    case Stage::kContent:
+      emit(Kind::kContent, text, events);
+      break;
+    case Stage::kToolName:
+      name_ += text;
+      break;
+    case Stage::kParameterName:
+    case Stage::kStringValue: {
+      std::string escaped;
+      append_json_escaped(text, escaped);
+      emit(Kind::kToolArguments, escaped, events);
+      break;
+    }
+    case Stage::kJsonValue:
+      emit(Kind::kToolArguments, text, events);
+      break;
+    default:
+      break;  // layout between tags
+  }
+}
+
+void DeepSeekParser::matched(std::size_t marker, std::vector<OutputEvent>& events) {
+  switch (stage_) {
+    case Stage::kReasoning:
+      enter(marker == 0 ? Stage::kContent : Stage::kToolBlock);
+      break;
+    case Stage::kContent:
+      if (marker < stop_count_) {
+        enter(Stage::kFinished);
+      } else if (marker > stop_count_) {
+        enter(Stage::kToolBlock);
+      }  // else a stray "</think>": dropped
+      break;
+    case Stage::kToolBlock:
+      enter(marker == 0 ? Stage::kToolName : Stage::kFinished);
+      break;
+    case Stage::kToolName:
+      emit(Kind::kToolBegin, name_, events);
+      if (name_.empty()) events.push_back({Kind::kToolBegin, ""});
+      saw_tool_call_ = true;
+      first_parameter_ = true;
+      name_.clear();
+      enter(Stage::kArguments);
+      break;
+    case Stage::kArguments:
+      if (marker == 0) {
+        emit(Kind::kToolArguments, first_parameter_ ? "{\"" : ", \"", events);
+        first_parameter_ = false;
+        enter(Stage::kParameterName);
+      } else {
+        close_call(events);
+        enter(Stage::kToolBlock);
+      }
+      break;
+    case Stage::kParameterName:
+      emit(Kind::kToolArguments, "\": ", events);
+      enter(Stage::kParameterType);
+      break;
+    case Stage::kParameterType:
+      if (marker == 0) emit(Kind::kToolArguments, "\"", events);
+      enter(marker == 0 ? Stage::kStringValue : Stage::kJsonValue);
+      break;
+    case Stage::kStringValue:
+      emit(Kind::kToolArguments, "\"", events);
+      enter(Stage::kArguments);
+      break;
+    case Stage::kJsonValue:
+      enter(Stage::kArguments);
+      break;
+    case Stage::kFinished:
+      break;
+  }
+}
+
+void DeepSeekParser::enter(Stage stage) {
+  stage_ = stage;
+  skip_newline_ = stage == Stage::kContent;
+}
+
+void DeepSeekParser::close_call(std::vector<OutputEvent>& events) {
+  emit(Kind::kToolArguments, first_parameter_ ? "{}" : "}", events);
+  events.push_back({Kind::kToolEnd, ""});
+}
+
+// Joins with the previous event of the same kind, so that a token yields few events.
+void DeepSeekParser::emit(Kind kind, std::string_view text, std::vector<OutputEvent>& events) {
+  if (text.empty()) return;
+  const bool joins = kind != Kind::kToolBegin && !events.empty() && events.back().kind == kind;
+  if (joins) {
+    events.back().text += text;
+  } else {
+    events.push_back({kind, std::string(text)});
+  }
+}
+
+}  // namespace penstock::prompt

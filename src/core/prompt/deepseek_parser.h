@@ -1,0 +1,66 @@
+// DeepSeekParser: reads reasoning, text and DSML tool calls of DeepSeek V3, V3.2, V4 and V4.1
+// answers.
+//
+// One reader serves the versions because it keys on the inner words of the tags, not on the spaces
+// inside them. Stages: reasoning -> content -> tool block -> name -> arguments -> parameter name ->
+// type -> value. String parameters are JSON-escaped on the way, others pass as JSON.
+//
+// Invariants and concurrency: as OutputParser. Source: docs/protocol/chat-encodings.md.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/prompt/marker_scanner.h"
+#include "core/prompt/output_parser.h"
+
+namespace penstock::prompt {
+
+enum class ToolMarkup : std::uint8_t { kParse, kAsText };
+
+class DeepSeekParser : public OutputParser {
+ public:
+  DeepSeekParser(bool starts_in_reasoning, ToolMarkup tools, std::vector<std::string> stop);
+
+  void feed(std::string_view text, std::vector<OutputEvent>& events) override;
+  void finish(std::vector<OutputEvent>& events) override;
+  bool stopped() const override { return stage_ == Stage::kFinished; }
+  bool in_reasoning() const override { return stage_ == Stage::kReasoning; }
+  bool saw_tool_call() const override { return saw_tool_call_; }
+
+ private:
+  enum class Stage : std::uint8_t {
+    kReasoning,
+    kContent,
+    kToolBlock,
+    kToolName,
+    kArguments,
+    kParameterName,
+    kParameterType,
+    kStringValue,
+    kJsonValue,
+    kFinished,
+  };
+
+  void run(MoreText more, std::vector<OutputEvent>& events);
+  bool run_once(MoreText more, std::vector<OutputEvent>& events);
+  void enter(Stage stage);
+  const std::vector<std::string>& markers() const;
+  void unmatched(std::string_view text, std::vector<OutputEvent>& events);
+  void matched(std::size_t marker, std::vector<OutputEvent>& events);
+  void close_call(std::vector<OutputEvent>& events);
+  static void emit(OutputEvent::Kind kind, std::string_view text, std::vector<OutputEvent>& events);
+
+  Stage stage_;
+  bool skip_newline_ = true;  // one newline right after a stage begins is not part of the text
+  bool saw_tool_call_ = false;
+  bool first_parameter_ = true;
+  std::size_t stop_count_;
+  std::vector<std::string> content_markers_;  // stop strings, "</think>", then the DSML mark
+  std::vector<std::string> reasoning_markers_;
+  std::string buffer_;
+  std::string name_;
+};
+
+}  // namespace penstock::prompt

@@ -1,0 +1,199 @@
+#include "core/prompt/json_spacing.h"
+
+#include <fmt/format.h>
+#include <cstdint>
+#include <optional>
+
+namespace penstock::prompt {
+namespace {
+
+void append_utf8(std::uint32_t c, std::string& out) {
+  const auto byte = [&out](std::uint32_t b) { out += static_cast<char>(b); };
+  if (c < 0x80) {
+    byte(c);
+  } else if (c < 0x800) {
+    byte(0xC0 | c >> 6);
+    byte(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    byte(0xE0 | c >> 12);
+    byte(0x80 | (c >> 6 & 0x3F));
+    byte(0x80 | (c & 0x3F));
+  } else {
+    byte(0xF0 | c >> 18);
+    byte(0x80 | (c >> 12 & 0x3F));
+    byte(0x80 | (c >> 6 & 0x3F));
+    byte(0x80 | (c & 0x3F));
+  }
+}
+
+class Rewriter {
+ public:
+  explicit Rewriter(std::string_view in) : in_(in) { out_.reserve(in.size() + in.size() / 8); }
+
+  Result<std::string> run() {
+    while (at_ < in_.size()) {
+      const char c = in_[at_];
+      if (c == '"') {
+        if (!string()) return bad("a string is not closed or has a bad escape");
+        continue;
+      }
+      ++at_;
+      switch (c) {
+        case ' ':
+        case '\t':
+        case '\n':
+        case '\r':
+          break;
+        case ',':
+          out_ += ", ";
+          break;
+        case ':':
+          out_ += ": ";
+          break;
+        case '{':
+        case '[':
+          open_ += c;
+          out_ += c;
+          break;
+        case '}':
+        case ']':
+          if (open_.empty() || open_.back() != (c == '}' ? '{' : '[')) {
+            return bad("brackets do not match");
+          }
+          open_.pop_back();
+          out_ += c;
+          break;
+        default:
+          out_ += c;
+      }
+    }
+    if (!open_.empty()) return bad("a bracket is not closed");
+    return std::move(out_);
+  }
+
+ private:
+  std::unexpected<Error> bad(std::string_view why) const {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("not JSON: {} (byte {})", why, at_));
+  }
+
+  // Copies one string, from the opening quote to the closing one.
+  bool string() {
+    out_ += '"';
+    for (++at_; at_ < in_.size(); ++at_) {
+      const char c = in_[at_];
+      if (c == '"') {
+        out_ += '"';
+        ++at_;
+        return true;
+      }
+      if (c != '\\') {
+        out_ += c;
+      } else if (!escape()) {
+        return false;
+      }
+    }
+    return false;
+  }
+
+  // At a backslash: appends what it stands for; ends on the last byte of the escape.
+  bool escape() {
+    if (++at_ >= in_.size()) return false;
+    switch (in_[at_]) {
+      case '/':
+        out_ += '/';
+        return true;
+      case '"':
+      case '\\':
+      case 'b':
+      case 'f':
+      case 'n':
+      case 'r':
+      case 't':
+        out_ += '\\';
+        out_ += in_[at_];
+        return true;
+      case 'u':
+        break;
+      default:
+        return false;
+    }
+    const auto high = hex4();
+    if (!high) return false;
+    std::uint32_t c = *high;
+    if (c >= 0xD800 && c < 0xDC00) {
+      if (in_.substr(at_ + 1, 2) != "\\u") return false;
+      at_ += 2;
+      const auto low = hex4();
+      if (!low || *low < 0xDC00 || *low > 0xDFFF) return false;
+      c = 0x10000 + ((c - 0xD800) << 10) + (*low - 0xDC00);
+    } else if (c >= 0xDC00 && c < 0xE000) {
+      return false;
+    }
+    append_character(c);
+    return true;
+  }
+
+  std::optional<std::uint32_t> hex4() {
+    std::uint32_t value = 0;
+    for (int i = 0; i < 4; ++i) {
+      if (++at_ >= in_.size()) return std::nullopt;
+      const char c = in_[at_];
+      std::uint32_t digit = 0;
+      if (c >= '0' && c <= '9') {
+        digit = static_cast<std::uint32_t>(c - '0');
+      } else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') {
+        digit = static_cast<std::uint32_t>((c | 0x20) - 'a') + 10;
+      } else {
+        return std::nullopt;
+      }
+      value = value << 4 | digit;
+    }
+    return value;
+  }
+
+  void append_character(std::uint32_t c) {
+    switch (c) {
+      case '"':
+        out_ += "\\\"";
+        return;
+      case '\\':
+        out_ += "\\\\";
+        return;
+      case '\b':
+        out_ += "\\b";
+        return;
+      case '\f':
+        out_ += "\\f";
+        return;
+      case '\n':
+        out_ += "\\n";
+        return;
+      case '\r':
+        out_ += "\\r";
+        return;
+      case '\t':
+        out_ += "\\t";
+        return;
+      default:
+        break;
+    }
+    if (c < 0x20) {
+      out_ += fmt::format("\\u{:04x}", c);
+    } else {
+      append_utf8(c, out_);
+    }
+  }
+
+  std::string_view in_;
+  std::size_t at_ = 0;
+  std::string open_;  // the brackets that are open
+  std::string out_;
+};
+
+}  // namespace
+
+Result<std::string> python_style(std::string_view json) {
+  return Rewriter(json).run();
+}
+
+}  // namespace penstock::prompt
