@@ -33,7 +33,7 @@ struct DiskSpace {
 // Of the file system that holds `path`.
 Result<DiskSpace> disk_space(const std::string& path);
 
-// The folder of the running executable; empty when it cannot be told.
+// The path of the running executable; empty when it cannot be told.
 std::string executable_path();
 
 }  // namespace penstock

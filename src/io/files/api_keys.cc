@@ -1,0 +1,103 @@
+#include "io/files/api_keys.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+
+#include "io/files/files.h"
+
+namespace penstock {
+namespace {
+
+constexpr Bytes kFileMax{8 << 20};
+constexpr std::size_t kKeysMax = 10'000;
+constexpr std::size_t kNameMax = 64;
+constexpr std::size_t kKeyMin = 16;
+constexpr std::size_t kKeyMax = 512;
+constexpr std::string_view kBlank = " \t\r";
+
+std::array<std::uint8_t, 32> digest_of(std::string_view key) {
+  std::array<std::uint8_t, 32> digest{};
+  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
+  return digest;
+}
+
+std::string_view trim(std::string_view text) {
+  const auto start = text.find_first_not_of(kBlank);
+  if (start == std::string_view::npos) return {};
+  return text.substr(start, text.find_last_not_of(kBlank) - start + 1);
+}
+
+bool is_name(std::string_view name) {
+  return !name.empty() && name.size() <= kNameMax && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  });
+}
+
+// What is wrong with a line, or empty. Never says the key.
+std::string problem_of(std::string_view name, std::string_view key) {
+  if (key.empty()) return "expected two words: NAME KEY";
+  if (!is_name(name))
+    return fmt::format("the name must be 1 to {} letters, digits, '.', '_' or '-'", kNameMax);
+  if (key.find_first_of(kBlank) != std::string_view::npos)
+    return "expected two words, found more (a key has no spaces)";
+  if (key.size() < kKeyMin || key.size() > kKeyMax)
+    return fmt::format(
+        "the key of \"{}\" must have {} to {} characters; `openssl rand -hex 24` makes one", name,
+        kKeyMin, kKeyMax);
+  if (!std::ranges::all_of(key, [](char c) { return c > ' ' && c < 0x7F; }))
+    return fmt::format("the key of \"{}\" must be visible ASCII", name);
+  return {};
+}
+
+}  // namespace
+
+Result<ApiKeys> ApiKeys::load(const std::string& path) {
+  TRY(const std::string text, read_secret_file(path, kFileMax));
+  return parse(text, path);
+}
+
+Result<ApiKeys> ApiKeys::parse(std::string_view text, std::string_view path) {
+  ApiKeys keys;
+  std::size_t line_number = 0;
+  const auto bad = [&](std::string_view what) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}:{}: {}", path, line_number, what));
+  };
+  while (!text.empty()) {
+    ++line_number;
+    const auto end = std::min(text.find('\n'), text.size());
+    const auto line = trim(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.empty() || line.front() == '#') continue;
+    const auto gap = std::min(line.find_first_of(kBlank), line.size());
+    const auto name = line.substr(0, gap);
+    const auto key = trim(line.substr(gap));
+    if (const auto problem = problem_of(name, key); !problem.empty()) return bad(problem);
+    if (keys.entries_.size() == kKeysMax) return bad(fmt::format("more than {} keys", kKeysMax));
+    Entry entry{digest_of(key), std::string(name)};
+    for (const auto& other : keys.entries_) {
+      if (other.name == entry.name) return bad(fmt::format("the name \"{}\" appears twice", name));
+      if (other.digest == entry.digest)
+        return bad(fmt::format("\"{}\" has the same key as \"{}\"", name, other.name));
+    }
+    keys.entries_.push_back(std::move(entry));
+  }
+  if (keys.entries_.empty())
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} holds no keys; add a line: NAME KEY", path));
+  return keys;
+}
+
+std::optional<std::string_view> ApiKeys::lookup(std::string_view presented) const {
+  const Digest digest = digest_of(presented);
+  std::optional<std::string_view> found;
+  for (const auto& entry : entries_) {
+    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), digest.size()) == 0) found = entry.name;
+  }
+  return found;
+}
+
+}  // namespace penstock
