@@ -79,17 +79,24 @@ using Status = Result<void>;
 std::string to_string(const Error& error);
 
 // Returns early with the error of `expr`, or assigns its value: TRY(auto x, f());
+// CO_TRY is the same inside a coroutine, where `expr` may hold a co_await.
 #define PENSTOCK_CONCAT_(a, b) a##b
 #define PENSTOCK_CONCAT(a, b) PENSTOCK_CONCAT_(a, b)
-#define TRY_IMPL(tmp, decl, expr)                           \
-  auto tmp = (expr);                                        \
-  if (!tmp) return std::unexpected(std::move(tmp).error()); \
+#define PENSTOCK_TRY_IMPL(leave, tmp, decl, expr)          \
+  auto tmp = (expr);                                       \
+  if (!tmp) leave std::unexpected(std::move(tmp).error()); \
   decl = std::move(*tmp)
-#define TRY(decl, expr) TRY_IMPL(PENSTOCK_CONCAT(try_result_, __LINE__), decl, expr)
-#define TRY_STATUS(expr)                                      \
-  do {                                                        \
-    if (auto try_status_ = (expr); !try_status_)              \
-      return std::unexpected(std::move(try_status_).error()); \
+#define PENSTOCK_TRY_STATUS_IMPL(leave, tmp, expr)                              \
+  do {                                                                          \
+    if (auto tmp = (expr); !tmp) leave std::unexpected(std::move(tmp).error()); \
   } while (false)
+#define TRY(decl, expr) \
+  PENSTOCK_TRY_IMPL(return, PENSTOCK_CONCAT(try_result_, __LINE__), decl, expr)
+#define CO_TRY(decl, expr) \
+  PENSTOCK_TRY_IMPL(co_return, PENSTOCK_CONCAT(try_result_, __LINE__), decl, expr)
+#define TRY_STATUS(expr) \
+  PENSTOCK_TRY_STATUS_IMPL(return, PENSTOCK_CONCAT(try_status_, __LINE__), expr)
+#define CO_TRY_STATUS(expr) \
+  PENSTOCK_TRY_STATUS_IMPL(co_return, PENSTOCK_CONCAT(try_status_, __LINE__), expr)
 
 }  // namespace penstock

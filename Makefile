@@ -1,0 +1,75 @@
+# One entry point; everything else is CMake presets (CMakePresets.json).
+#   make run    install what running needs, build, start the service on http://127.0.0.1:8080
+#   make test   install what testing needs, build, run all tests
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+JOBS ?= $(shell nproc)
+PORT ?= 8080
+DATA_DIR ?= build/data
+FUZZ_SECONDS ?= 600
+export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
+# Tests never reach for a core of somebody else's spinning thread.
+export OMP_WAIT_POLICY := passive
+
+.PHONY: help run build test unit asan tsan fuzz bench layers tidy format format-check docs clean
+
+help:
+	@sed -n '2,3p' Makefile | cut -c2-; echo; \
+	echo "  make bench          all benches as JSON       make fuzz      fuzzers, FUZZ_SECONDS=$(FUZZ_SECONDS) each"; \
+	echo "  make asan | tsan    unit tests, sanitized     make format    clang-format in place"; \
+	echo "  make layers         include rules             make docs      generated documents"
+
+run: build
+	exec build/release/penstock serve --port $(PORT) --data-dir $(DATA_DIR)
+
+build:
+	tools/install_packages.sh run
+	tools/build.sh release penstock
+
+test: unit
+	tools/tokenizer_reference/run_parity.sh
+
+unit:
+	tools/install_packages.sh test
+	tools/build.sh release
+	ctest --preset release
+
+asan:
+	tools/install_packages.sh test
+	tools/build.sh asan
+	ctest --preset asan --label-exclude slow
+
+# Debian's gRPC is not instrumented; tests/support/tsan.supp names what it can't see.
+tsan:
+	tools/install_packages.sh test
+	tools/build.sh tsan
+	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/support/tsan.supp" ctest --preset tsan --label-exclude slow
+
+fuzz:
+	tools/install_packages.sh test
+	tools/build.sh fuzz
+	tools/fuzz.sh $(FUZZ_SECONDS)
+
+bench: build
+	tools/install_packages.sh test
+	build/release/penstock bench all --json
+
+layers:
+	python3 tools/check_layers.py
+
+format:
+	git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
+
+format-check:
+	git ls-files '*.h' '*.cc' | xargs clang-format-19 --dry-run --Werror
+
+tidy:
+	tools/install_packages.sh test
+	cmake --preset dev >/dev/null
+	git ls-files 'src/*.cc' 'bench/*.cc' | xargs clang-tidy-19 -p build/dev --quiet
+
+docs: unit
+	UPDATE=1 ctest --preset release
+
+clean:
+	rm -rf build

@@ -1,0 +1,244 @@
+#include "service/gateway/chat_completion.h"
+
+#include <fmt/format.h>
+#include <algorithm>
+
+#include "core/protocol/errors.h"
+#include "core/protocol/sse.h"
+#include "service/gateway/answers.h"
+
+namespace penstock::gateway {
+
+using protocol::ReasoningEffort;
+using protocol::ToolChoiceMode;
+
+ChatCompletion::ChatCompletion(GatewayContext& context, HttpExchange& exchange,
+                               RequestRecord& record)
+    : context_(context),
+      exchange_(exchange),
+      record_(record),
+      received_at_(exchange.request().received_at),
+      run_(context, received_at_ + context.limits.request_time_max) {
+  exchange.on_disconnect([this] { run_.abandon(); });
+}
+
+Task<void> ChatCompletion::run() {
+  const Status status = co_await serve();
+  settle(status);
+  if (!status) co_await answer_error(status.error());
+}
+
+Task<Status> ChatCompletion::serve() {
+  CO_TRY_STATUS(admit());
+  CO_TRY_STATUS(co_await encode());
+  CO_TRY_STATUS(co_await place_and_submit());
+  CO_TRY_STATUS(co_await generate());
+  co_return co_await end_answer();
+}
+
+Status ChatCompletion::admit() {
+  TRY(request_, protocol::parse_chat_request(exchange_.request().body, context_.limits.chat));
+  record_.stream = request_.stream;
+  model_ = context_.catalog.find(request_.model);
+  if (model_ == nullptr) {
+    return fail(ErrorCode::kModelNotFound,
+                fmt::format("the model '{}' does not exist here; there are: {}",
+                            printable_name(request_.model), context_.catalog.names()),
+                "model");
+  }
+  record_.model = model_->name;
+  if (request_.model != model_->name) record_.alias = request_.model;
+
+  const ToolChoiceMode mode = request_.tool_choice.mode;
+  if (mode == ToolChoiceMode::kRequired || mode == ToolChoiceMode::kNamed) {
+    return fail(ErrorCode::kUnsupported,
+                "tool_choice can't force a call yet; use \"auto\" or \"none\"", "tool_choice");
+  }
+  Conversation& conversation = request_.conversation;
+  const auto& allowed = request_.tool_choice.allowed;
+  if (mode == ToolChoiceMode::kNone) conversation.tools.clear();
+  if (!allowed.empty()) {
+    std::erase_if(conversation.tools, [&](const ToolDefinition& tool) {
+      return std::ranges::find(allowed, tool.name) == allowed.end();
+    });
+  }
+  if (conversation.thinking == Thinking::kDefault &&
+      request_.reasoning_effort != ReasoningEffort::kDefault) {
+    const bool off = request_.reasoning_effort == ReasoningEffort::kNone;
+    conversation.thinking = off ? Thinking::kDisabled : Thinking::kEnabled;
+  }
+  if (!request_.has_seed) request_.sampling.seed = context_.rng.next_u64();
+  return {};
+}
+
+Task<Status> ChatCompletion::encode() {
+  CO_TRY(auto spans, model_->encoding->render(request_.conversation));
+  CO_TRY(prompt_, co_await context_.encoder.encode(*model_->tokenizer, std::move(spans)));
+  record_.usage.prompt_tokens = prompt_->size();
+  co_return Status{};
+}
+
+Task<Status> ChatCompletion::place_and_submit() {
+  CO_TRY(const Placement placement, co_await run_.place(model_->name));
+  CO_TRY_STATUS(check_length(placement.model));
+  record_.placement = placement.reason;
+  begin_answer();
+  record_.queue = context_.clock.now() - received_at_;
+  EngineRequest request;
+  request.model = model_->name;
+  request.prompt = prompt_;
+  request.sampling = request_.sampling;
+  co_return run_.submit(placement, std::move(request));
+}
+
+Status ChatCompletion::check_length(const ModelDescription& model) {
+  const std::uint64_t prompt = prompt_->size();
+  std::uint32_t& max_tokens = request_.sampling.max_tokens;
+  if (prompt >= model.context_length) {
+    return fail(
+        ErrorCode::kContextLengthExceeded,
+        fmt::format("the prompt has {} tokens, but the model's context is {} tokens, answer "
+                    "included; shorten the messages",
+                    prompt, model.context_length),
+        "messages");
+  }
+  const auto room = static_cast<std::uint32_t>(model.context_length - prompt);
+  if (max_tokens > room) {
+    return fail(
+        ErrorCode::kContextLengthExceeded,
+        fmt::format("{} prompt tokens and {} tokens of answer exceed the model's context of "
+                    "{}; ask for at most {}",
+                    prompt, max_tokens, model.context_length, room),
+        "max_tokens");
+  }
+  if (max_tokens == 0) {
+    const bool thinks = model_->encoding->thinks(request_.conversation);
+    max_tokens = std::min(room, thinks ? context_.limits.default_max_tokens_thinking
+                                       : context_.limits.default_max_tokens);
+  }
+  return {};
+}
+
+void ChatCompletion::begin_answer() {
+  protocol::ChatAnswer answer;
+  answer.id = "chatcmpl-" + random_name(context_.rng);
+  answer.created = context_.unix_seconds();
+  answer.model = request_.model;
+  answer.choices = request_.sampling.choices;
+  answer.logprobs = request_.logprobs();
+  answer.include_usage = request_.include_usage;
+  if (request_.stream) {
+    stream_.emplace(answer);
+  } else {
+    whole_.emplace(answer);
+  }
+  open_choices_ = request_.sampling.choices;
+  for (std::uint32_t i = 0; i < open_choices_; ++i) {
+    Choice::Options options;
+    options.tokenizer = model_->tokenizer.get();
+    options.parser = model_->encoding->make_parser(request_.conversation, request_.stop);
+    options.logprobs = request_.logprobs();
+    options.parallel_tool_calls = request_.parallel_tool_calls;
+    options.new_call_id = [this] { return "call_" + random_name(context_.rng); };
+    choices_.emplace_back(i, std::move(options));
+  }
+}
+
+Task<Status> ChatCompletion::generate() {
+  while (open_choices_ > 0) {
+    const Instant wake_at = context_.clock.now() + context_.limits.keep_alive_interval;
+    CO_TRY(const std::optional<EngineOutput> output, co_await run_.next(wake_at));
+    if (output) {
+      CO_TRY_STATUS(co_await consume(*output));
+    } else if (request_.stream) {
+      events_ += protocol::kSseKeepAlive;
+      CO_TRY_STATUS(co_await send_events());
+    }
+  }
+  run_.stop();
+  co_return Status{};
+}
+
+Task<Status> ChatCompletion::consume(const EngineOutput& output) {
+  if (output.choice >= choices_.size() || choices_[output.choice].finished()) co_return Status{};
+  if (!record_.time_to_first_token && !output.tokens.empty()) {
+    record_.time_to_first_token = context_.clock.now() - received_at_;
+  }
+  record_.usage.cached_tokens =
+      std::max<std::uint64_t>(record_.usage.cached_tokens, output.cached_tokens);
+  Choice& choice = choices_[output.choice];
+  choice.consume(output, [this](const protocol::ChatDelta& delta) {
+    if (stream_) {
+      stream_->add(delta, events_);
+    } else {
+      whole_->add(delta);
+    }
+  });
+  if (const auto finish = choice.finished()) {
+    const auto reason = protocol::chat_finish(*finish, choice.called_tools(), request_.tool_choice);
+    if (stream_) {
+      stream_->finish(output.choice, reason, events_);
+    } else {
+      whole_->finish(output.choice, reason);
+    }
+    if (output.choice == 0) record_.outcome = finish_name(reason);
+    --open_choices_;
+  }
+  co_return co_await send_events();
+}
+
+Task<Status> ChatCompletion::send_events() {
+  if (events_.empty()) co_return Status{};
+  if (!stream_begun_) {
+    stream_begun_ = true;
+    record_.status = 200;
+    exchange_.begin_stream(200, std::string(protocol::kSseContentType),
+                           answer_headers(record_, HeaderSet::kStream));
+  }
+  co_return co_await exchange_.write(std::exchange(events_, {}));
+}
+
+Task<Status> ChatCompletion::end_answer() {
+  settle({});
+  if (stream_) {
+    stream_->end(record_.usage, events_);
+    CO_TRY_STATUS(co_await send_events());
+    co_return co_await exchange_.finish();
+  }
+  HttpResponse response;
+  response.headers = answer_headers(record_, HeaderSet::kWhole);
+  response.body = whole_->body(record_.usage);
+  record_.status = 200;
+  co_return co_await exchange_.respond(std::move(response));
+}
+
+Task<void> ChatCompletion::answer_error(const Error& error) {
+  if (error.code == ErrorCode::kCancelled) co_return;  // nobody is there to read it
+  if (!stream_begun_) {
+    HttpResponse response = error_response(error, record_);
+    static_cast<void>(co_await exchange_.respond(std::move(response)));
+    co_return;
+  }
+  events_.clear();
+  stream_->fail(error, events_);
+  if (co_await send_events()) static_cast<void>(co_await exchange_.finish());
+}
+
+// Exact usage of what was generated, whatever the end; an error's name and status on top.
+void ChatCompletion::settle(const Status& status) {
+  Usage& usage = record_.usage;
+  usage.completion_tokens = 0;
+  usage.reasoning_tokens = 0;
+  for (const Choice& choice : choices_) {
+    usage.completion_tokens += choice.tokens();
+    usage.reasoning_tokens += choice.reasoning_tokens();
+  }
+  record_.moves = run_.moves();
+  if (!status) {
+    const ErrorInfo& info = error_info(status.error().code);
+    record_.outcome = info.name;
+    record_.status = info.http_status;
+  }
+}
+
+}  // namespace penstock::gateway

@@ -1,0 +1,71 @@
+// ChatCompletion: the life of one POST /v1/chat/completions, top to bottom.
+//
+//   admit     parse, find the model                       -> 400, 404
+//   encode    conversation -> spans -> token ids
+//   place     choose a worker, check the context length   -> 400, 503
+//   generate  outputs -> text -> reasoning, content, calls -> SSE events or one whole answer
+//   settle    exact usage into the record, on every path
+//
+// Nothing is sent before the first output, so every refusal has its HTTP status; a failure after
+// that ends the stream with an error event, never with a made-up finish.
+//
+// Invariants: the engine's side is owned by an EngineRun, so it stops on every way out.
+// Errors: answered to the client here. Concurrency: shard thread only; owned by its exchange's
+// task.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/protocol/chat_request.h"
+#include "core/protocol/chat_response.h"
+#include "domain/request_record.h"
+#include "port/http.h"
+#include "service/gateway/choice.h"
+#include "service/gateway/context.h"
+#include "service/gateway/engine_run.h"
+
+namespace penstock::gateway {
+
+class ChatCompletion {
+ public:
+  ChatCompletion(GatewayContext& context, HttpExchange& exchange, RequestRecord& record);
+
+  // Answers the exchange and fills in the record.
+  Task<void> run();
+
+ private:
+  Task<Status> serve();
+  Status admit();
+  Task<Status> encode();
+  Task<Status> place_and_submit();
+  Status check_length(const ModelDescription& model);
+  Task<Status> generate();
+  void begin_answer();
+  Task<Status> consume(const EngineOutput& output);
+  Task<Status> send_events();
+  Task<Status> end_answer();
+  Task<void> answer_error(const Error& error);
+  void settle(const Status& status);
+
+  GatewayContext& context_;
+  HttpExchange& exchange_;
+  RequestRecord& record_;
+  Instant received_at_;
+  EngineRun run_;
+
+  protocol::ChatRequest request_;
+  const ServedModel* model_ = nullptr;
+  TokenIds prompt_;
+  std::vector<Choice> choices_;
+  std::uint32_t open_choices_ = 0;
+  std::optional<protocol::ChatStream> stream_;
+  std::optional<protocol::ChatCollector> whole_;
+  std::string events_;         // SSE bytes not written yet
+  bool stream_begun_ = false;  // the head has been sent
+};
+
+}  // namespace penstock::gateway

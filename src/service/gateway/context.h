@@ -1,0 +1,47 @@
+// GatewayContext: what every request of one shard uses: ports, models, limits. Plain references.
+// Concurrency: one per shard; `catalog` is shared and immutable.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/rng.h"
+#include "core/protocol/chat_request.h"
+#include "port/clock.h"
+#include "port/engine_client.h"
+#include "port/observer.h"
+#include "service/gateway/model_catalog.h"
+#include "service/gateway/prompt_encoder.h"
+
+namespace penstock::gateway {
+
+struct GatewayLimits {
+  std::uint32_t in_flight_max = 1024;  // requests accepted and not answered
+  Duration request_time_max = std::chrono::minutes(10);
+  Duration keep_alive_interval = std::chrono::seconds(10);
+  Duration worker_wait_max = std::chrono::seconds(10);  // for a worker to (re)connect
+  Duration worker_wait_step = std::chrono::milliseconds(20);
+  std::uint32_t moves_max = 3;              // placements after the first, per request
+  std::uint32_t default_max_tokens = 8192;  // when the client gives none
+  std::uint32_t default_max_tokens_thinking = 65536;
+  protocol::ChatLimits chat;
+};
+
+struct GatewayContext {
+  Clock& clock;
+  EngineClient& engines;
+  PromptEncoder& encoder;
+  RequestObserver& observer;
+  const ModelCatalog& catalog;
+  GatewayLimits limits;
+  Rng rng;  // request ids and seeds; seeded from the system at start
+  std::function<std::int64_t()> unix_seconds;
+  // The name of an API key, or nothing when it is wrong. Empty function: no keys are needed.
+  std::function<std::optional<std::string>(std::string_view)> authenticate;
+  std::function<std::string()> metrics_text;
+};
+
+}  // namespace penstock::gateway

@@ -1,0 +1,258 @@
+#include "service/gateway/gateway.h"
+
+#include <fmt/format.h>
+#include <array>
+#include <optional>
+#include <string>
+
+#include "core/protocol/models.h"
+#include "core/protocol/sse.h"
+#include "service/gateway/answers.h"
+#include "service/gateway/chat_completion.h"
+
+namespace penstock::gateway {
+namespace {
+
+enum class RouteId : std::uint8_t { kRoot, kChat, kModels, kModel, kHealth, kReady, kMetrics };
+enum class Access : std::uint8_t { kPublic, kWithKey };
+
+struct Route {
+  RouteId id;
+  std::string_view method;   // HEAD goes wherever GET goes
+  std::string_view pattern;  // a last "{}" stands for the rest of the path
+  Access access;
+};
+
+constexpr std::array kRoutes = {
+    Route{RouteId::kRoot, "GET", "/", Access::kPublic},
+    Route{RouteId::kHealth, "GET", "/healthz", Access::kPublic},
+    Route{RouteId::kReady, "GET", "/readyz", Access::kPublic},
+    Route{RouteId::kMetrics, "GET", "/metrics", Access::kWithKey},
+    Route{RouteId::kChat, "POST", "/v1/chat/completions", Access::kWithKey},
+    Route{RouteId::kChat, "POST", "/chat/completions", Access::kWithKey},
+    Route{RouteId::kModels, "GET", "/v1/models", Access::kWithKey},
+    Route{RouteId::kModels, "GET", "/models", Access::kWithKey},
+    Route{RouteId::kModel, "GET", "/v1/models/{}", Access::kWithKey},
+    Route{RouteId::kModel, "GET", "/models/{}", Access::kWithKey},
+};
+
+// What stands for "{}" in the pattern; empty for a pattern without; nullopt when it does not match.
+std::optional<std::string_view> match(std::string_view pattern, std::string_view path) {
+  if (!pattern.ends_with("{}"))
+    return pattern == path ? std::optional(std::string_view()) : std::nullopt;
+  const std::string_view prefix = pattern.substr(0, pattern.size() - 2);
+  if (!path.starts_with(prefix) || path.size() == prefix.size()) return std::nullopt;
+  return path.substr(prefix.size());
+}
+
+struct Found {
+  const Route* route = nullptr;
+  std::string_view rest;
+  std::string_view allowed;  // the method of the last route whose path matched
+};
+
+Found find_route(const HttpRequest& request) {
+  const std::string_view method =
+      request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  Found found;
+  for (const Route& route : kRoutes) {
+    const auto rest = match(route.pattern, request.path);
+    if (!rest) continue;
+    found.allowed = route.method;
+    if (route.method == method) return {&route, *rest, route.method};
+  }
+  return found;
+}
+
+// Ends the record and reports it when the request's task ends, on every path.
+class RecordGuard {
+ public:
+  RecordGuard(GatewayContext& context, RequestRecord& record, Instant received_at)
+      : context_(context), record_(record), received_at_(received_at) {
+    context_.observer.request_started();
+  }
+  RecordGuard(const RecordGuard&) = delete;
+  RecordGuard& operator=(const RecordGuard&) = delete;
+  ~RecordGuard() {
+    record_.total = context_.clock.now() - received_at_;
+    context_.observer.request_finished(record_);
+  }
+
+ private:
+  GatewayContext& context_;
+  RequestRecord& record_;
+  Instant received_at_;
+};
+
+}  // namespace
+
+Task<void> Gateway::handle(std::unique_ptr<HttpExchange> exchange) {
+  const HttpRequest& request = exchange->request();
+  RequestRecord record;
+  const std::string_view wanted_id = request.header("x-request-id");
+  record.request_id = protocol::request_id_is_safe(wanted_id) ? std::string(wanted_id)
+                                                              : "req-" + random_name(context_.rng);
+  record.peer = request.peer;
+  record.method = request.method;
+  const RecordGuard guard(context_, record, request.received_at);
+  co_await dispatch(*exchange, record);
+}
+
+Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
+  const HttpRequest& request = exchange.request();
+  const Found found = find_route(request);
+  std::optional<HttpResponse> response;
+  if (found.route == nullptr) {
+    record.route = "unknown";
+    Error error{ErrorCode::kNotFound,
+                fmt::format("there is no {} {}; the API is under /v1/ (docs/protocol/api.md)",
+                            request.method, printable_name(request.path)),
+                {},
+                {}};
+    if (!found.allowed.empty()) {
+      error = {ErrorCode::kMethodNotAllowed,
+               fmt::format("{} takes {}, not {}", printable_name(request.path), found.allowed,
+                           request.method),
+               {},
+               {}};
+    }
+    response = error_response(error, record);
+    if (!found.allowed.empty()) response->headers.push_back({"allow", std::string(found.allowed)});
+  } else {
+    record.route = found.route->pattern;
+    if (found.route->access == Access::kWithKey) {
+      if (const Status known = authenticate(request, record); !known) {
+        response = error_response(known.error(), record);
+        response->headers.push_back({"www-authenticate", "Bearer"});
+      }
+    }
+  }
+  if (!response) {
+    switch (found.route->id) {
+      case RouteId::kChat:
+        co_await chat(exchange, record);
+        co_return;
+      case RouteId::kRoot:
+        response = json_response(R"({"service":"penstock","api":"/v1"})", record);
+        break;
+      case RouteId::kModels:
+        response = models(request, record);
+        break;
+      case RouteId::kModel:
+        response = model(found.rest, record);
+        break;
+      case RouteId::kHealth:
+        response = health(record);
+        break;
+      case RouteId::kReady:
+        response = readiness(record);
+        break;
+      case RouteId::kMetrics:
+        response = metrics(record);
+        break;
+    }
+  }
+  static_cast<void>(co_await exchange.respond(std::move(*response)));
+}
+
+Task<void> Gateway::chat(HttpExchange& exchange, RequestRecord& record) {
+  std::optional<Error> refusal;
+  const std::string_view type = exchange.request().header("content-type");
+  if (!type.empty() && type.find("json") == std::string_view::npos) {
+    refusal = Error{ErrorCode::kUnsupportedMediaType, "send the body as application/json", {}, {}};
+  } else if (draining_) {
+    refusal = Error{ErrorCode::kUnavailable, "this gateway is shutting down; try again", {}, {}};
+  } else if (in_flight_ >= context_.limits.in_flight_max) {
+    refusal = Error{ErrorCode::kOverloaded,
+                    fmt::format("{} requests are in flight, which is the limit (in_flight_max); "
+                                "try again shortly",
+                                in_flight_),
+                    {},
+                    {}};
+  }
+  if (refusal) {
+    static_cast<void>(co_await exchange.respond(error_response(*refusal, record)));
+    co_return;
+  }
+  ++in_flight_;
+  {
+    ChatCompletion completion(context_, exchange, record);
+    co_await completion.run();
+    // The callback refers to the completion, which ends here.
+    exchange.on_disconnect([] {});
+  }
+  --in_flight_;
+}
+
+Status Gateway::authenticate(const HttpRequest& request, RequestRecord& record) const {
+  if (!context_.authenticate) return {};
+  constexpr std::string_view kBearer = "Bearer ";
+  std::string_view given = request.header("authorization");
+  if (given.starts_with(kBearer)) {
+    given.remove_prefix(kBearer.size());
+  } else {
+    given = request.header("x-api-key");
+  }
+  if (given.empty()) {
+    return fail(ErrorCode::kUnauthenticated,
+                "this server needs an API key; send it as 'Authorization: Bearer KEY'");
+  }
+  auto name = context_.authenticate(given);
+  if (!name) return fail(ErrorCode::kUnauthenticated, "the API key is not valid");
+  record.key_name = std::move(*name);
+  return {};
+}
+
+HttpResponse Gateway::models(const HttpRequest&, RequestRecord& record) const {
+  std::vector<protocol::ModelCard> cards;
+  for (const auto& served : context_.catalog.models()) {
+    protocol::ModelCard card{served->name, served->created, "penstock", 0};
+    for (const WorkerView& worker : context_.engines.workers()) {
+      for (const ModelDescription& description : worker.description.models) {
+        if (description.name == served->name) card.context_length = description.context_length;
+      }
+    }
+    cards.push_back(std::move(card));
+  }
+  return json_response(protocol::model_list(cards), record);
+}
+
+HttpResponse Gateway::model(std::string_view name, RequestRecord& record) const {
+  const ServedModel* served = context_.catalog.find(name);
+  if (served == nullptr) {
+    return error_response({ErrorCode::kModelNotFound,
+                           fmt::format("the model '{}' does not exist here; there are: {}",
+                                       printable_name(name), context_.catalog.names()),
+                           "model",
+                           {}},
+                          record);
+  }
+  return json_response(protocol::model_object({std::string(name), served->created, "penstock", 0}),
+                       record);
+}
+
+HttpResponse Gateway::health(RequestRecord& record) const {
+  return json_response(R"({"status":"ok"})", record);
+}
+
+bool Gateway::ready() const {
+  if (draining_) return false;
+  for (const auto& served : context_.catalog.models()) {
+    if (!pick_worker(context_.engines.workers(), served->name)) return false;
+  }
+  return true;
+}
+
+HttpResponse Gateway::readiness(RequestRecord& record) const {
+  if (ready()) return json_response(R"({"status":"ready"})", record);
+  return json_response(
+      draining_ ? R"({"status":"draining"})" : R"({"status":"waiting for a worker"})", record, 503);
+}
+
+HttpResponse Gateway::metrics(RequestRecord& record) const {
+  HttpResponse response = json_response(context_.metrics_text(), record);
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  return response;
+}
+
+}  // namespace penstock::gateway

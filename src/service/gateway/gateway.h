@@ -1,0 +1,49 @@
+// Gateway: one shard's HTTP API: routes, authentication, limits, drain.
+//
+// Every route stands in one table with its methods and whether it is public; what is not in it does
+// not exist, what is not public needs a key when keys are configured. A request gets an id (the
+// client's own if it is safe to echo), a record, and an observer call at its end, whatever the end.
+//
+// Invariants: in_flight() falls back to zero; no handler outlives its exchange.
+// Errors: answered as OpenAI error objects. Concurrency: shard thread only.
+// Source: docs/protocol/api.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "port/http.h"
+#include "service/gateway/context.h"
+
+namespace penstock::gateway {
+
+class Gateway {
+ public:
+  explicit Gateway(GatewayContext& context) : context_(context) {}
+
+  // The HttpHandler of this shard.
+  Task<void> handle(std::unique_ptr<HttpExchange> exchange);
+
+  // No new work: chat requests are refused with 503 and /readyz fails; running ones go on.
+  void begin_drain() { draining_ = true; }
+  std::uint32_t in_flight() const { return in_flight_; }
+  // Every model has a worker.
+  bool ready() const;
+
+ private:
+  Task<void> dispatch(HttpExchange& exchange, RequestRecord& record);
+  Task<void> chat(HttpExchange& exchange, RequestRecord& record);
+  Status authenticate(const HttpRequest& request, RequestRecord& record) const;
+  HttpResponse models(const HttpRequest& request, RequestRecord& record) const;
+  HttpResponse model(std::string_view name, RequestRecord& record) const;
+  HttpResponse health(RequestRecord& record) const;
+  HttpResponse readiness(RequestRecord& record) const;
+  HttpResponse metrics(RequestRecord& record) const;
+
+  GatewayContext& context_;
+  std::uint32_t in_flight_ = 0;
+  bool draining_ = false;
+};
+
+}  // namespace penstock::gateway

@@ -1,0 +1,44 @@
+#include "service/gateway/model_catalog.h"
+
+#include <fmt/format.h>
+
+namespace penstock::gateway {
+
+Status ModelCatalog::add(ServedModel model) {
+  if (by_name_.contains(model.name)) {
+    return fail(ErrorCode::kConflict, fmt::format("the model name '{}' is used twice", model.name));
+  }
+  models_.push_back(std::make_unique<ServedModel>(std::move(model)));
+  by_name_.emplace(models_.back()->name, models_.back().get());
+  return {};
+}
+
+Status ModelCatalog::add_alias(std::string alias, std::string_view name) {
+  const ServedModel* model = find(name);
+  if (model == nullptr || model->name != name) {
+    return fail(ErrorCode::kNotFound,
+                fmt::format("alias '{}' names no model: there is no '{}' (there are: {})", alias,
+                            name, names()));
+  }
+  if (by_name_.contains(alias)) {
+    return fail(ErrorCode::kConflict, fmt::format("the name '{}' is used twice", alias));
+  }
+  by_name_.emplace(std::move(alias), model);
+  return {};
+}
+
+const ServedModel* ModelCatalog::find(std::string_view name_or_alias) const {
+  const auto it = by_name_.find(name_or_alias);
+  return it == by_name_.end() ? nullptr : it->second;
+}
+
+std::string ModelCatalog::names() const {
+  std::string out;
+  for (const auto& [name, model] : by_name_) {
+    if (!out.empty()) out += ", ";
+    out += name == model->name ? name : fmt::format("{} (= {})", name, model->name);
+  }
+  return out;
+}
+
+}  // namespace penstock::gateway

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Configures and builds one preset: tools/build.sh PRESET [TARGET...]
+set -euo pipefail
+preset=$1
+shift
+jobs=${JOBS:-$(nproc)}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! cmake --preset "$preset" >"$log" 2>&1; then
+  cat "$log" >&2
+  exit 1
+fi
+exec cmake --build "build/$preset" -j "$jobs" ${1:+--target "$@"}

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Runs every fuzzer for N seconds on its corpus: tools/fuzz.sh SECONDS [NAME...]
+# A crash leaves its input in build/fuzz/crashes/; add it to tests/corpus/NAME/ with the fix.
+set -euo pipefail
+seconds=$1
+shift
+cd "$(dirname "$0")/.."
+crashes=build/fuzz/crashes
+mkdir -p "$crashes"
+count=0
+failed=0
+while IFS= read -r source; do
+  name=$(basename "$source" .cc)
+  if [ $# -gt 0 ] && [[ " $* " != *" $name "* ]]; then continue; fi
+  binary=$(find build/fuzz -type f -name "$name" -perm -u+x | head -n 1)
+  [ -n "$binary" ] || { echo "fuzz: $name is not built" >&2; exit 1; }
+  corpus=tests/corpus/${name%_fuzz}
+  scratch=build/fuzz/corpus/$name
+  mkdir -p "$scratch"
+  seeds=()
+  [ -d "$corpus" ] && seeds+=("$corpus")
+  count=$((count + 1))
+  if output=$("$binary" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -max_len=65536 \
+      -artifact_prefix="$crashes/$name-" -print_final_stats=1 "$scratch" "${seeds[@]}" 2>&1); then
+    runs=$(grep -o 'number_of_executed_units: [0-9]*' <<<"$output" | grep -o '[0-9]*$' || echo '?')
+    echo "fuzz: $name ok, $runs inputs in $seconds s"
+  else
+    failed=$((failed + 1))
+    tail -n 40 <<<"$output" >&2
+    echo "fuzz: $name FAILED" >&2
+  fi
+done < <(git ls-files '*_fuzz.cc')
+echo "fuzz: $((count - failed)) passed, $failed failed"
+[ "$failed" -eq 0 ]
