@@ -1,0 +1,57 @@
+// ByteStream: one accepted connection, plain or TLS, with completions as virtual calls.
+//
+// The only place (with the listener) that knows Asio's sockets: heavy headers stay in
+// byte_stream.cc. At most one read and one write are under way at a time; an operation keeps its
+// listener alive. Errors: a completion says `ok` or not; why a peer went away does not matter to
+// the protocol. Concurrency: shard thread only.
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <memory>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace boost::asio::ssl {
+class context;
+}
+
+namespace penstock::http {
+
+class StreamListener {
+ public:
+  virtual void on_handshake(bool ok) = 0;
+  virtual void on_read(bool ok, std::size_t bytes) = 0;
+  virtual void on_write(bool ok, std::size_t bytes) = 0;
+
+ protected:
+  ~StreamListener() = default;
+};
+
+enum class CloseHow : std::uint8_t { kOrderly, kReset };
+
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+  // Completes at once for plain streams, inside the call.
+  virtual void handshake(std::shared_ptr<StreamListener> listener) = 0;
+  virtual void read_some(char* data, std::size_t size,
+                         std::shared_ptr<StreamListener> listener) = 0;
+  // Writes a prefix of first + second in one go. Both must live until the completion.
+  virtual void write_some(std::string_view first, std::string_view second,
+                          std::shared_ptr<StreamListener> listener) = 0;
+  // Tells the peer that nothing more comes; reading goes on.
+  virtual void shutdown_send(std::shared_ptr<StreamListener> listener) = 0;
+  // Ends pending operations (they complete with ok = false later) and frees the socket.
+  virtual void close(CloseHow how) = 0;
+};
+
+std::unique_ptr<ByteStream> make_plain_stream(boost::asio::ip::tcp::socket socket);
+std::unique_ptr<ByteStream> make_tls_stream(boost::asio::ip::tcp::socket socket,
+                                            boost::asio::ssl::context& context);
+
+// A server context: TLS 1.2 and later, forward-secret AEAD ciphers, ALPN http/1.1.
+Result<std::shared_ptr<boost::asio::ssl::context>> make_tls_context(const std::string& cert_file,
+                                                                    const std::string& key_file);
+
+}  // namespace penstock::http

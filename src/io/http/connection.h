@@ -1,0 +1,156 @@
+// Connection: one client, from accept to close; a state machine over completions.
+//
+// handshake -> head -> (continue) -> body -> handling -> head ... -> linger -> closed. One read is
+// kept pending in every state but a full pipeline buffer, so a peer that goes away is noticed while
+// the handler works. One timer serves all deadlines: moving a deadline only stores a number; when
+// the timer fires too early it is armed again.
+//
+// Invariants: at most one exchange is current; writes are asked for one at a time by the exchange;
+// after close() nothing calls the exchange again and every write fails.
+// Internal to io/http. Concurrency: shard thread only.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/http/byte_stream.h"
+#include "io/http/message.h"
+#include "io/http/server_core.h"
+
+namespace penstock::http {
+
+class Exchange;
+
+class Connection final : public StreamListener, public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(std::shared_ptr<HttpServer::Core> core, std::unique_ptr<ByteStream> stream,
+             std::string peer);
+  ~Connection();
+
+  // Starts reading requests; with `refused`, answers that and closes instead.
+  void start(const Error* refused);
+  // Closes when no request is under way, otherwise after the current answer.
+  void stop();
+  // Closes now; the current exchange learns of it.
+  void cut();
+
+  // For Exchange.
+  enum class After : std::uint8_t { kMore, kAnswered };
+  // Sends first + second, then sets `*done` (which may be null). Precondition: no write under way.
+  void write(std::string first, std::string second, After after, OneShot<Status>* done);
+  // The waiter of the current write is going away.
+  void abandon(OneShot<Status>* done);
+  // The exchange is destroyed before its answer was complete.
+  void exchange_dropped(bool streaming);
+  bool open() const { return phase_ != Phase::kClosed && phase_ != Phase::kLinger; }
+  bool writing() const { return writing_; }
+  bool will_close() const { return !keep_alive_ || core_->stopping; }
+  HttpServer::Core& core() { return *core_; }
+
+  void on_handshake(bool ok) override;
+  void on_read(bool ok, std::size_t bytes) override;
+  void on_write(bool ok, std::size_t bytes) override;
+
+ private:
+  enum class Phase : std::uint8_t {
+    kHandshake,
+    kHead,
+    kContinue,
+    kBody,
+    kHandling,
+    kLinger,
+    kClosed
+  };
+
+  void await_request();
+  void read();
+  void parse_head();
+  void start_body();
+  void take_body(std::string_view bytes);
+  void dispatch();
+  void refuse(const Error& error, int status_override = 0);
+  void write_more();
+  void written();
+  void linger();
+  void peer_gone();
+  void close(CloseHow how);
+  void tell_disconnected();
+
+  void read_deadline(Duration from_now);
+  void arm();
+  void on_timer();
+  void on_read_timeout();
+
+  std::shared_ptr<HttpServer::Core> core_;
+  std::unique_ptr<ByteStream> stream_;
+  std::string peer_;
+  Phase phase_ = Phase::kHandshake;
+
+  std::vector<char> area_;  // where the pending read puts its bytes
+  bool reading_ = false;
+  std::string in_;  // received, not consumed: (part of) the next head, pipelined requests
+  HeadScan scan_;
+  RequestHead head_;
+  HttpRequest request_;
+  std::uint64_t body_left_ = 0;
+  std::unique_ptr<ChunkDecoder> chunks_;
+  bool keep_alive_ = true;
+  std::uint64_t served_ = 0;
+  std::size_t lingered_ = 0;
+
+  std::array<std::string, 2> out_;
+  std::size_t out_done_ = 0;
+  bool writing_ = false;
+  After after_ = After::kMore;
+  OneShot<Status>* write_waiter_ = nullptr;
+  Exchange* exchange_ = nullptr;
+
+  Instant read_deadline_ = Instant::max();
+  Instant write_deadline_ = Instant::max();
+  Instant body_end_ = Instant::max();
+  Clock::TimerId timer_ = 0;
+  Instant timer_at_ = Instant::max();
+
+  friend class Exchange;
+};
+
+// The HttpExchange of one request.
+class Exchange final : public HttpExchange {
+ public:
+  Exchange(std::shared_ptr<Connection> connection, HttpRequest request, bool chunked_allowed);
+  ~Exchange() override;
+
+  const HttpRequest& request() const override { return request_; }
+  void on_disconnect(std::function<void()> call) override;
+  Task<Status> respond(HttpResponse response) override;
+  void begin_stream(int status, std::string content_type, std::vector<HttpHeader> headers) override;
+  Task<Status> write(std::string chunk) override;
+  Task<Status> finish() override;
+
+ private:
+  friend class Connection;
+  enum class State : std::uint8_t { kNew, kHeadPending, kStreaming, kAnswered };
+
+  Task<Status> send(std::string first, std::string second, Connection::After after);
+  std::string take_head();
+
+  std::shared_ptr<Connection> connection_;
+  HttpRequest request_;
+  bool version_1_1_;
+  bool head_only_;
+  State state_ = State::kNew;
+  BodyFraming framing_ = BodyFraming::kChunked;
+  std::string stream_head_;
+  std::function<void()> disconnect_call_;
+  bool disconnected_ = false;
+  Error failure_;  // why writes fail now
+};
+
+// Writes the whole answer's head for `response`; the body follows as it is.
+std::string response_head(HttpServer::Core& core, const HttpResponse& response, bool close,
+                          bool head_only);
+
+}  // namespace penstock::http

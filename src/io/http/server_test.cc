@@ -1,0 +1,438 @@
+#include "io/http/server.h"
+
+#include <algorithm>
+#include <string>
+
+#include "io/http/client.h"
+#include "io/http/test_server.h"
+
+#include <doctest/doctest.h>
+
+namespace penstock::http {
+namespace {
+
+constexpr std::string_view kGet = "GET /echo HTTP/1.1\r\nHost: t\r\n\r\n";
+
+Task<void> echo(std::unique_ptr<HttpExchange> exchange) {
+  const auto& request = exchange->request();
+  HttpResponse response;
+  response.content_type = "text/plain";
+  response.body = request.method + " " + request.path + "?" + request.query + " " + request.body;
+  co_await exchange->respond(std::move(response));
+}
+
+Task<void> stream_three(std::unique_ptr<HttpExchange> exchange) {
+  exchange->begin_stream(200, "text/event-stream", {{"x-request-id", "r1"}});
+  for (const char* event : {"data: 1\n\n", "data: 2\n\n", "data: 3\n\n"}) {
+    if (!co_await exchange->write(event)) co_return;
+  }
+  co_await exchange->finish();
+}
+
+// Handlers of one test, driven from outside through what they share.
+struct Held {
+  Gate gate;
+  OneShot<bool>* waiting = nullptr;
+  int disconnects = 0;
+  int handled = 0;
+  Status last;
+};
+
+HttpHandler hold_until_gone(Held& held, bool streaming) {
+  return [&held, streaming](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    if (streaming) {
+      exchange->begin_stream(200, "text/event-stream", {});
+      co_await exchange->write("data: first\n\n");
+    }
+    OneShot<bool> gone;
+    held.waiting = &gone;
+    exchange->on_disconnect([&] {
+      ++held.disconnects;
+      gone.set(true);
+    });
+    co_await gone;
+    held.waiting = nullptr;
+    if (streaming) {
+      held.last = co_await exchange->write("data: late\n\n");
+    } else {
+      held.last = co_await exchange->respond({});
+    }
+    ++held.handled;
+  };
+}
+
+std::string post(std::string_view headers, std::string_view body) {
+  return "POST /echo HTTP/1.1\r\nHost: t\r\n" + std::string(headers) + "\r\n" + std::string(body);
+}
+
+}  // namespace
+
+TEST_CASE("requests are answered in order on one connection, pipelined ones too") {
+  TestServer server({}, echo);
+  RawClient client(server.port());
+  CHECK(client.send(
+      std::string(kGet) + post("Content-Length: 2\r\n", "ab") + "\r\n" +
+      post("Transfer-Encoding: chunked\r\n", "3\r\nxyz\r\n1;e=1\r\n!\r\n0\r\nt: 1\r\n\r\n") +
+      "GET /a%20b?q=1%20 HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"));
+  const auto all = client.read_to_end();
+  CHECK(client.ended);
+  std::size_t at = 0;
+  for (const char* part : {"GET /echo? ", "POST /echo? ab", "POST /echo? xyz!", "connection: close",
+                           "GET /a b?q=1%20 "}) {
+    CAPTURE(part);
+    at = all.find(part, at);
+    CHECK(at != std::string::npos);
+  }
+  CHECK(server.counters().requests == 4);
+}
+
+TEST_CASE("a request may arrive byte by byte") {
+  TestServer server({}, echo);
+  RawClient client(server.port());
+  for (const char c : post("Transfer-Encoding: chunked\r\n", "a\r\n0123456789\r\n0\r\n\r\n")) {
+    REQUIRE(client.send(std::string_view(&c, 1)));
+  }
+  CHECK(client.read_until("POST /echo? 0123456789"));
+}
+
+TEST_CASE("malformed requests are refused with 4xx and the connection closes after the answer") {
+  ServerOptions options;
+  options.limits.header_bytes_max = 2000;
+  options.limits.header_count_max = 10;
+  options.limits.body_bytes_max = 100;
+  options.error_response = [](const Error& error) {
+    HttpResponse response;
+    response.status = error_info(error.code).http_status;
+    response.body = "{\"error\":\"" + error.message + "\"}";
+    return response;
+  };
+  TestServer server(std::move(options), echo);
+  using namespace std::string_literals;
+  const struct {
+    std::string bytes;
+    int status;
+  } cases[] = {
+      {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"s, 400},
+      {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400},
+      {"GET / HTTP/1.2\r\nHost: t\r\n\r\n", 400},
+      {"GET / HTTP/11\r\nHost: t\r\n\r\n", 400},
+      {"GET /\r\nHost: t\r\n\r\n", 400},
+      {"GET / HTTP/1.1\nHost: t\n\n", 400},
+      {"GET / HTTP/1.1\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nHost: t\r\n folded: x\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nHost: t\r\nA : x\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nHost: t\r\nA: x\0y\r\n\r\n"s, 400},
+      {"GET / HTTP/1.1\r\nHost: t\r\nA: x\ry\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\nHost: t\r\nno colon\r\n\r\n", 400},
+      {"GET /%00 HTTP/1.1\r\nHost: t\r\n\r\n", 400},
+      {"GET /%0 HTTP/1.1\r\nHost: t\r\n\r\n", 400},
+      {"GET /\xff HTTP/1.1\r\nHost: t\r\n\r\n", 400},
+      {"GET t HTTP/1.1\r\nHost: t\r\n\r\n", 400},
+      {post("Content-Length: 1\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), 400},
+      {post("Content-Length: 1\r\nContent-Length: 1\r\n", "a"), 400},
+      {post("Content-Length: -1\r\n", ""), 400},
+      {post("Content-Length: +1\r\n", "a"), 400},
+      {post("Content-Length: 1, 1\r\n", "a"), 400},
+      {post("Transfer-Encoding: gzip, chunked\r\n", "0\r\n\r\n"), 400},
+      {post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), 400},
+      {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {post("Transfer-Encoding: chunked\r\n", "zz\r\n"), 400},
+      {post("Transfer-Encoding: chunked\r\n", "1\r\nabc"), 400},
+      {post("Transfer-Encoding: chunked\r\n", "1\nabc"), 400},
+      {post("Transfer-Encoding: chunked\r\n", "10000000000000000\r\n"), 400},
+      {post("Transfer-Encoding: chunked\r\n", "0\r\n\x01"), 400},
+      {post("Expect: tea\r\n", ""), 400},
+      {post("Content-Encoding: gzip\r\nContent-Length: 1\r\n", "a"), 415},
+      {post("Content-Length: 101\r\n", ""), 413},
+      {post("Content-Length: 99999999999999999999999\r\n", ""), 413},
+      {post("Content-Length: 101\r\nExpect: 100-continue\r\n", ""), 413},
+      {post("Transfer-Encoding: chunked\r\n", "65\r\n"), 413},
+      {post("Transfer-Encoding: chunked\r\n", "64\r\n" + std::string(100, 'x') + "\r\n1\r\n"), 413},
+      {"GET / HTTP/1.1\r\nHost: t\r\nA: " + std::string(3000, 'a'), 431},
+      {"GET / HTTP/1.1\r\nHost: t\r\n" +
+           [] {
+             std::string many;
+             for (int i = 0; i < 10; ++i)
+               many += "a: b\r\n";
+             return many;
+           }() +
+           "\r\n",
+       431},
+  };
+  for (const auto& c : cases) {
+    CAPTURE(c.bytes);
+    RawClient client(server.port());
+    CHECK(client.send(c.bytes));
+    CHECK(client.read_until("\r\n\r\n"));
+    CHECK(client.received.starts_with("HTTP/1.1 " + std::to_string(c.status) + " "));
+    CHECK(client.read_until("{\"error\":\""));
+    CHECK(client.received.contains("connection: close\r\n"));
+    client.half_close();
+    client.read_to_end();
+    CHECK(client.ended);
+  }
+  CHECK(server.counters().requests == 0);
+  CHECK(server.until([](const ServerCounters& c) { return c.connections_now == 0; }));
+}
+
+TEST_CASE("a body of the limit passes, expect: 100-continue asks for it, HEAD has no body") {
+  ServerOptions options;
+  options.limits.body_bytes_max = 1 << 20;
+  TestServer server(std::move(options), echo);
+  const std::string body(1 << 20, 'b');
+  RawClient client(server.port());
+  REQUIRE(client.send(post("Content-Length: 1048576\r\nExpect: 100-continue\r\n", "")));
+  REQUIRE(client.read_until("100 Continue\r\n\r\n"));
+  REQUIRE(client.send(body));
+  CHECK(client.read_until("POST /echo? " + body));
+  client.received.clear();
+  REQUIRE(client.send("HEAD / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"));
+  CHECK(client.read_to_end().ends_with("content-length: 8\r\nconnection: close\r\n\r\n"));
+}
+
+TEST_CASE("streams are chunked, one chunk an event; HTTP/1.0 gets bytes until the close") {
+  TestServer server({}, stream_three);
+  RawClient client(server.port());
+  REQUIRE(client.send(kGet));
+  REQUIRE(client.read_until("\r\n0\r\n\r\n"));
+  CHECK(client.received.contains("transfer-encoding: chunked\r\n"));
+  CHECK(client.received.contains("x-request-id: r1\r\n"));
+  CHECK_FALSE(client.received.contains("content-length"));
+  CHECK(client.received.ends_with(
+      "\r\n\r\n9\r\ndata: 1\n\n\r\n9\r\ndata: 2\n\n\r\n9\r\ndata: 3\n\n\r\n0\r\n\r\n"));
+  RawClient old(server.port());
+  REQUIRE(old.send("GET / HTTP/1.0\r\n\r\n"));
+  CHECK(old.read_to_end().ends_with("\r\n\r\ndata: 1\n\ndata: 2\n\ndata: 3\n\n"));
+  CHECK(old.ended);
+}
+
+TEST_CASE("a client that goes away is noticed while the handler works, idle or streaming") {
+  for (const bool streaming : {false, true}) {
+    for (const bool half : {false, true}) {
+      Held held;
+      TestServer server({}, hold_until_gone(held, streaming));
+      RawClient client(server.port());
+      REQUIRE(client.send(kGet));
+      if (streaming) REQUIRE(client.read_until("data: first\n\n"));
+      REQUIRE(server.until([](const ServerCounters& c) { return c.exchanges_now == 1; }));
+      half ? client.half_close() : client.close();
+      server.drain();
+      CHECK(held.disconnects == 1);
+      CHECK(held.handled == 1);
+      CHECK(held.last.error().code == ErrorCode::kCancelled);
+      CHECK(server.counters().disconnects == 1);
+      CHECK(server.counters().exchanges_now == 0);
+    }
+  }
+}
+
+TEST_CASE("a stream dropped half-way has no terminating chunk; an unanswered request gets 500") {
+  TestServer server({}, [](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    if (exchange->request().path == "/none") co_return;
+    exchange->begin_stream(200, "text/event-stream", {});
+    co_await exchange->write("data: {\"error\":1}\n\n");
+  });
+  RawClient client(server.port());
+  REQUIRE(client.send(kGet));
+  CHECK(client.read_to_end().ends_with("data: {\"error\":1}\n\n\r\n"));
+  RawClient none(server.port());
+  REQUIRE(none.send("GET /none HTTP/1.1\r\nHost: t\r\n\r\n"));
+  CHECK(none.read_to_end().starts_with("HTTP/1.1 500 "));
+  CHECK(server.counters().streams_cut == 1);
+  ClientRequest request;
+  request.url = "http://127.0.0.1:" + std::to_string(server.port()) + "/";
+  const auto answer = send(request);
+  REQUIRE_FALSE(answer.has_value());
+  CHECK(answer.error().code == ErrorCode::kDataLoss);
+}
+
+TEST_CASE("a reader that stops reading fails the write after the time-out, with bounded memory") {
+  ServerOptions options;
+  options.limits.write_timeout = std::chrono::milliseconds(50);
+  Status last;
+  std::size_t sent = 0;
+  TestServer server(std::move(options), [&](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    exchange->begin_stream(200, "application/octet-stream", {});
+    for (int i = 0; i < 1000 && last; ++i) {
+      last = co_await exchange->write(std::string(1 << 20, 'x'));
+      if (last) sent += 1 << 20;
+    }
+  });
+  RawClient client(server.port());
+  REQUIRE(client.send(kGet));
+  REQUIRE(server.until([](const ServerCounters& c) { return c.requests == 1; }));
+  server.drain();
+  REQUIRE_FALSE(last.has_value());
+  CHECK(last.error().code == ErrorCode::kDeadlineExceeded);
+  CHECK(sent < std::size_t{100} << 20);
+  CHECK(server.counters().write_timeouts == 1);
+}
+
+TEST_CASE("slow heads, slow bodies and idle connections are closed and counted") {
+  ServerOptions options;
+  options.limits.header_timeout = std::chrono::milliseconds(30);
+  options.limits.body_timeout = std::chrono::milliseconds(30);
+  options.limits.idle_timeout = std::chrono::milliseconds(30);
+  TestServer server(std::move(options), echo);
+  RawClient head(server.port());
+  REQUIRE(head.send("GET / HT"));
+  CHECK(head.read_to_end().starts_with("HTTP/1.1 408 "));
+  RawClient body(server.port());
+  REQUIRE(body.send(post("Content-Length: 5\r\n", "ab")));
+  CHECK(body.read_to_end().starts_with("HTTP/1.1 408 "));
+  RawClient idle(server.port());
+  REQUIRE(idle.send(kGet));
+  CHECK(idle.read_to_end().starts_with("HTTP/1.1 200 "));
+  RawClient silent(server.port());
+  CHECK(silent.read_to_end().empty());
+  CHECK(silent.ended);
+  const auto c = server.counters();
+  CHECK(c.header_timeouts == 2);
+  CHECK(c.body_timeouts == 1);
+  CHECK(c.idle_timeouts == 1);
+}
+
+TEST_CASE("connections beyond the limit get 503 and retry-after") {
+  ServerOptions options;
+  options.limits.connections_max = 1;
+  TestServer server(std::move(options), echo);
+  RawClient first(server.port());
+  REQUIRE(first.send(kGet));
+  REQUIRE(first.read_until("GET /echo"));
+  RawClient second(server.port());
+  REQUIRE(second.send(kGet));
+  CHECK(second.read_to_end().starts_with("HTTP/1.1 503 "));
+  CHECK(second.received.contains("retry-after: 1\r\n"));
+  CHECK(server.counters().connections_refused == 1);
+}
+
+TEST_CASE("stop() closes the listener and idle connections and lets answers finish") {
+  OneShot<bool> go;
+  ServerOptions options;
+  options.limits.linger_timeout = std::chrono::milliseconds(10);
+  TestServer server(std::move(options), [&](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    if (exchange->request().path == "/slow") co_await go;
+    co_await echo(std::move(exchange));
+  });
+  RawClient idle(server.port());
+  REQUIRE(idle.send(kGet));
+  REQUIRE(idle.read_until("GET /echo"));
+  RawClient slow(server.port());
+  REQUIRE(slow.send("GET /slow HTTP/1.1\r\nHost: t\r\n\r\n"));
+  REQUIRE(server.until([](const ServerCounters& c) { return c.requests == 2; }));
+  server.call([&] { server.server->stop(); });
+  idle.read_to_end();
+  CHECK(idle.ended);
+  CHECK_FALSE(RawClient(server.port()).connected);
+  server.call([&] { go.set(true); });
+  CHECK(slow.read_to_end().ends_with("GET /slow? "));
+  CHECK(slow.received.contains("connection: close\r\n"));
+  server.drain();
+}
+
+TEST_CASE("cut() ends running streams and tells their handlers") {
+  Held held;
+  TestServer server({}, hold_until_gone(held, true));
+  RawClient client(server.port());
+  REQUIRE(client.send(kGet));
+  REQUIRE(client.read_until("data: first\n\n"));
+  REQUIRE(server.until([](const ServerCounters& c) { return c.exchanges_now == 1; }));
+  server.call([&] { server.server->cut(); });
+  server.drain();
+  CHECK(held.disconnects == 1);
+  CHECK_FALSE(client.read_to_end().contains("0\r\n\r\n"));
+}
+
+TEST_CASE("nothing a handler passes can split an answer") {
+  TestServer server({}, [](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    HttpResponse response;
+    response.headers = {{"x-request-id", "a\r\nevil: 1"}, {"bad name", "x"}, {"", "x"}};
+    response.body = "ok";
+    co_await exchange->respond(std::move(response));
+  });
+  RawClient client(server.port());
+  REQUIRE(client.send(kGet));
+  REQUIRE(client.read_until("ok"));
+  CHECK(client.received.contains("x-request-id: a  evil: 1\r\n"));
+  CHECK_FALSE(client.received.contains("bad name"));
+}
+
+TEST_CASE("two servers share a port with reuse_port, and a taken port is named") {
+  ServerOptions options;
+  options.reuse_port = true;
+  TestServer first(options, echo);
+  options.port = first.port();
+  TestServer second(options, echo);
+  CHECK(second.port() == first.port());
+  options.reuse_port = false;
+  boost::asio::io_context context;
+  AsioClock clock(context);
+  const auto taken = HttpServer::start(clock, options, echo);
+  REQUIRE_FALSE(taken.has_value());
+  CHECK(taken.error().message.contains("127.0.0.1:" + std::to_string(first.port())));
+  options.address = "localhost:1";
+  CHECK(HttpServer::start(clock, options, echo).error().code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("the client reads whole answers, streams, errors and can be stopped") {
+  TestServer server({}, [](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    if (exchange->request().path == "/stream") {
+      co_await stream_three(std::move(exchange));
+    } else {
+      co_await echo(std::move(exchange));
+    }
+  });
+  const auto base = "http://127.0.0.1:" + std::to_string(server.port());
+  ClientRequest request;
+  request.method = "POST";
+  request.url = base + "/x?y=1";
+  request.body = "{}";
+  auto answer = send(request);
+  REQUIRE(answer.has_value());
+  CHECK(answer->status == 200);
+  CHECK(answer->body == "POST /x?y=1 {}");
+  CHECK(answer->header("Content-Type") == "text/plain");
+  request.url = base + "/stream";
+  std::string got;
+  request.on_body = [&](std::string_view bytes) {
+    got += bytes;
+    return true;
+  };
+  REQUIRE(send(request).has_value());
+  CHECK(got == "data: 1\n\ndata: 2\n\ndata: 3\n\n");
+  request.on_body = [](std::string_view) { return false; };
+  CHECK(send(request).error().code == ErrorCode::kCancelled);
+  server.call([&] { server.server->stop(); });
+  CHECK(send(request).error().code == ErrorCode::kUnavailable);
+}
+
+TEST_CASE("the client gives up at its time-out and when it is cancelled") {
+  Held held;
+  TestServer server({}, hold_until_gone(held, true));
+  ClientRequest request;
+  request.url = "http://127.0.0.1:" + std::to_string(server.port()) + "/";
+  request.idle_timeout = std::chrono::milliseconds(20);
+  CHECK(send(request).error().code == ErrorCode::kDeadlineExceeded);
+  std::atomic<bool> cancel{true};
+  request.cancel = &cancel;
+  CHECK(send(request).error().code == ErrorCode::kCancelled);
+}
+
+TEST_CASE("URLs") {
+  const auto url = parse_url("http://[::1]:81/a?b#c");
+  REQUIRE(url.has_value());
+  CHECK(url->host == "::1");
+  CHECK(url->port == 81);
+  CHECK(url->target == "/a?b");
+  CHECK(parse_url("https://h")->port == 443);
+  CHECK(parse_url("http://h?x")->target == "/?x");
+  for (const char* bad :
+       {"", "h", "ftp://h", "http://", "http://h:", "http://h:70000", "http://h:1x", "http://u@h",
+        "http://[::1", "http://h/ b", "http://:80"}) {
+    CAPTURE(bad);
+    CHECK(parse_url(bad).error().code == ErrorCode::kInvalidArgument);
+  }
+}
+
+}  // namespace penstock::http
