@@ -1,0 +1,124 @@
+// penstock gateway: the HTTP API in front of the workers; one shard per thread.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "app/commands.h"
+#include "app/gateway_shard.h"
+#include "app/ready.h"
+#include "app/stop_signal.h"
+#include "io/files/files.h"
+#include "io/telemetry/log.h"
+#include "io/threads/thread_pool.h"
+
+namespace penstock {
+namespace {
+
+constexpr std::size_t kEncodeQueueMax = 256;
+
+Result<gateway::ServedModel> load_model(const Assignment& model) {
+  const std::string path = model.value + "/tokenizer.json";
+  const auto where = fmt::format("loading the tokenizer of the model '{}' ({})", model.name, path);
+  auto text = read_file(path, Bytes(Tokenizer::kJsonBytesMax));
+  if (!text) return std::unexpected(std::move(text).error().within(where));
+  auto tokenizer = Tokenizer::from_json(*text);
+  if (!tokenizer) return std::unexpected(std::move(tokenizer).error().within(where));
+  auto encoding = prompt::detect_chat_encoding([&](std::string_view token) {
+    const auto id = (*tokenizer)->token_id(token);
+    return id && (*tokenizer)->is_added(*id);
+  });
+  if (!encoding) return std::unexpected(std::move(encoding).error().within(where));
+
+  gateway::ServedModel served;
+  served.name = model.name;
+  served.tokenizer = std::move(*tokenizer);
+  served.encoding = std::move(*encoding);
+  struct stat file{};
+  if (stat(path.c_str(), &file) == 0) served.created = file.st_mtime;
+  return served;
+}
+
+Result<gateway::ModelCatalog> load_catalog(const Options& options) {
+  gateway::ModelCatalog catalog;
+  for (const Assignment& model : options.models) {
+    TRY(auto served, load_model(model));
+    TRY_STATUS(catalog.add(std::move(served)));
+  }
+  for (const Assignment& alias : options.aliases) {
+    TRY_STATUS(catalog.add_alias(alias.name, alias.value));
+  }
+  return catalog;
+}
+
+Epoch draw_epoch() {
+  std::random_device device;
+  return Epoch(static_cast<std::uint64_t>(device()) << 32 | device());
+}
+
+Result<int> serve_http(const Options& options) {
+  TRY(const gateway::ModelCatalog catalog, load_catalog(options));
+  std::optional<ApiKeys> keys;
+  if (!options.api_key_file.empty()) {
+    TRY(keys, ApiKeys::load(options.api_key_file));
+  }
+  TRY(const auto access_log, AccessLog::open({options.access_log, {}}));
+  Metrics metrics;
+  metrics.gauge(Metric::kBuildInfo, {PENSTOCK_VERSION, "gateway"}).set(1);
+  // Long prompts are encoded one at a time per core beside the shards.
+  ThreadPool encode_pool(std::max(1U, options.gateway_threads), kEncodeQueueMax);
+  const GatewayShared shared{
+      options, catalog, keys ? &*keys : nullptr, metrics, *access_log, encode_pool, draw_epoch()};
+
+  std::vector<std::unique_ptr<GatewayShard>> shards;
+  std::atomic<std::uint32_t> ready_shards{0};
+  std::atomic<std::uint16_t> port{static_cast<std::uint16_t>(options.port)};
+  const std::uint32_t count = std::max(1U, options.gateway_threads);
+  std::atomic<bool> all_started{false};
+  const auto report = [&] {
+    if (ready_shards.load() < count || !all_started.load()) return;
+    static std::atomic_flag reported;
+    if (reported.test_and_set()) return;
+    report_ready(options.ready_fd, {port.load(), {}});
+    log_info("serving on {}:{}", options.host, port.load());
+  };
+  for (std::uint32_t i = 0; i < count; ++i) {
+    TRY(auto shard, GatewayShard::start(shared, i, port.load(), [&] {
+          ++ready_shards;
+          report();
+        }));
+    port = shard->port();
+    shards.push_back(std::move(shard));
+  }
+  all_started = true;
+  report();
+
+  wait_for_stop_signal();
+  log_info("draining");
+  metrics.gauge(Metric::kGatewayDraining).set(1);
+  for (const auto& shard : shards)
+    shard->drain();
+  const bool finished = wait_until(
+      [&] { return std::ranges::all_of(shards, [](const auto& s) { return s->drained(); }); },
+      options.drain_timeout);
+  if (!finished) log_warning("stopping with requests still running");
+  for (const auto& shard : shards)
+    shard->join();
+  access_log->flush();
+  return 0;
+}
+
+}  // namespace
+
+Result<int> run_gateway(const Options& options) {
+  block_stop_signals(options.ready_fd != 0);
+  auto done = serve_http(options);
+  if (!done) report_failure(options.ready_fd, done.error());
+  return done;
+}
+
+}  // namespace penstock

@@ -1,0 +1,235 @@
+#include "app/gateway_shard.h"
+
+#include <fmt/format.h>
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <ctime>
+#include <random>
+#include <thread>
+
+#include "app/request_reporter.h"
+#include "core/protocol/errors.h"
+#include "io/grpc/engine_client.h"
+#include "io/http/asio_clock.h"
+#include "io/http/server.h"
+#include "io/telemetry/log.h"
+#include "service/gateway/gateway.h"
+
+namespace penstock {
+namespace {
+
+std::uint64_t draw_u64() {
+  std::random_device device;
+  return static_cast<std::uint64_t>(device()) << 32 | device();
+}
+
+std::array<std::uint8_t, 32> draw_secret() {
+  std::array<std::uint8_t, 32> secret{};
+  for (std::size_t i = 0; i < secret.size(); i += 8) {
+    const std::uint64_t word = draw_u64();
+    for (std::size_t b = 0; b < 8; ++b) {
+      secret[i + b] = static_cast<std::uint8_t>(word >> (8 * b));
+    }
+  }
+  return secret;
+}
+
+control::EngineClientOptions client_options(const GatewayShared& shared, std::uint32_t index) {
+  control::EngineClientOptions options;
+  options.workers = {"unix:" + shared.options.worker_socket};
+  options.gateway_epoch = shared.epoch;
+  options.shard = index;
+  return options;
+}
+
+http::ServerOptions server_options(const Options& options, std::uint16_t port) {
+  http::ServerOptions out;
+  out.address = options.host;
+  out.port = port;
+  out.reuse_port = options.gateway_threads > 1;
+  out.tls_cert_file = options.tls_cert;
+  out.tls_key_file = options.tls_key;
+  out.limits.header_bytes_max = static_cast<std::size_t>(options.request_headers_max.value);
+  out.limits.body_bytes_max = static_cast<std::size_t>(options.request_body_max.value);
+  out.limits.connections_max = options.connections_max;
+  out.limits.body_timeout = options.idle_timeout;
+  out.limits.idle_timeout = options.idle_timeout;
+  out.limits.write_timeout = options.write_timeout;
+  out.error_response = [](const Error& error) {
+    protocol::ErrorAnswer answer = protocol::error_answer(error);
+    HttpResponse response;
+    response.status = answer.status;
+    response.body = std::move(answer.body);
+    for (auto& [name, value] : answer.headers) {
+      response.headers.push_back({std::move(name), std::move(value)});
+    }
+    return response;
+  };
+  return out;
+}
+
+void log_link(const control::LinkEvent& event) {
+  if (event.connected) {
+    log_info("worker {} is connected ({})", event.worker.value, event.address);
+  } else {
+    log_warning("worker {} is gone: {} ({})", event.worker.value, event.reason, event.address);
+  }
+}
+
+}  // namespace
+
+struct GatewayShard::State {
+  State(const GatewayShared& shared_in, std::uint32_t index, std::function<void()> ready)
+      : shared(shared_in),
+        on_ready(std::move(ready)),
+        engines(clock, client_options(shared_in, index),
+                index == 0 ? log_link : std::function<void(const control::LinkEvent&)>()),
+        encoder(clock, shared_in.encode_pool, draw_secret()),
+        reporter(shared_in.metrics, shared_in.access_log),
+        context{clock,
+                engines,
+                encoder,
+                reporter,
+                shared_in.catalog,
+                {},
+                Rng(draw_u64()),
+                [] { return static_cast<std::int64_t>(std::time(nullptr)); },
+                {},
+                [this] { return metrics_text(); }},
+        gateway(context) {
+    const Options& options = shared.options;
+    context.limits.in_flight_max = options.in_flight_max;
+    context.limits.request_time_max = options.request_time_max;
+    context.limits.keep_alive_interval = options.keep_alive_interval;
+    if (shared.keys != nullptr) {
+      context.authenticate = [keys = shared.keys](std::string_view key) {
+        const auto name = keys->lookup(key);
+        return name ? std::optional(std::string(*name)) : std::nullopt;
+      };
+    }
+  }
+
+  // Gauges of what this shard sees, brought up to date once a second and at each scrape.
+  void publish() {
+    Metrics& metrics = shared.metrics;
+    const auto connections = static_cast<double>(server->counters().connections_now);
+    metrics.gauge(Metric::kGatewayConnectionsOpen).add(connections - connections_published);
+    connections_published = connections;
+    metrics.gauge(Metric::kAccessLogLinesDropped)
+        .set(static_cast<double>(shared.access_log.dropped()));
+    for (const WorkerView& worker : engines.workers()) {
+      const std::string id = fmt::to_string(worker.description.id.value);
+      metrics.gauge(Metric::kWorkerConnected, {id}).set(worker.connected ? 1 : 0);
+      for (std::size_t r = 0; r < worker.loads.size(); ++r) {
+        const EngineLoad& load = worker.loads[r];
+        const std::string rank = fmt::to_string(r);
+        metrics.gauge(Metric::kWorkerRequestsRunning, {id, rank}).set(load.running);
+        metrics.gauge(Metric::kWorkerRequestsWaiting, {id, rank}).set(load.waiting);
+        metrics.gauge(Metric::kWorkerKvTokensUsed, {id, rank})
+            .set(static_cast<double>(load.kv_tokens_used.value));
+        metrics.gauge(Metric::kWorkerKvTokensCapacity, {id, rank})
+            .set(static_cast<double>(load.kv_tokens_total.value));
+        metrics.gauge(Metric::kWorkerSteps, {id, rank}).set(static_cast<double>(load.step));
+      }
+    }
+  }
+  std::string metrics_text() {
+    publish();
+    return shared.metrics.exposition();
+  }
+
+  Task<void> watch_ready() {
+    while (!stopping && !gateway.ready())
+      co_await Sleep(clock, std::chrono::milliseconds(10));
+    if (!stopping && on_ready) on_ready();
+  }
+  Task<void> publish_every_second() {
+    while (!stopping) {
+      publish();
+      for (int i = 0; i < 20 && !stopping; ++i) {
+        co_await Sleep(clock, std::chrono::milliseconds(50));
+      }
+    }
+  }
+  Task<void> drain_and_tell() {
+    stopping = true;
+    gateway.begin_drain();
+    server->stop();
+    co_await server->drained();
+    is_drained = true;
+  }
+
+  const GatewayShared& shared;
+  std::function<void()> on_ready;
+  boost::asio::io_context io{1};
+  http::AsioClock clock{io};
+  control::GrpcEngineClient engines;
+  gateway::PromptEncoder encoder;
+  RequestReporter reporter;
+  gateway::GatewayContext context;
+  gateway::Gateway gateway;
+  std::unique_ptr<http::HttpServer> server;
+  Gate gate;
+  bool stopping = false;
+  double connections_published = 0;
+  std::atomic<bool> is_drained{false};
+  std::thread thread;
+};
+
+GatewayShard::GatewayShard(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+GatewayShard::~GatewayShard() {
+  join();
+}
+
+Result<std::unique_ptr<GatewayShard>> GatewayShard::start(const GatewayShared& shared,
+                                                          std::uint32_t index, std::uint16_t port,
+                                                          std::function<void()> on_ready) {
+  auto state = std::make_unique<State>(shared, index, std::move(on_ready));
+  State* s = state.get();
+  TRY(s->server, http::HttpServer::start(s->clock, server_options(shared.options, port),
+                                         [s](std::unique_ptr<HttpExchange> exchange) {
+                                           return s->gateway.handle(std::move(exchange));
+                                         }));
+  s->clock.post([s] {
+    s->gate.start(s->watch_ready());
+    s->gate.start(s->publish_every_second());
+  });
+  s->thread = std::thread([s] {
+    const auto work = boost::asio::make_work_guard(s->io);
+    s->io.run();
+  });
+  return std::unique_ptr<GatewayShard>(new GatewayShard(std::move(state)));
+}
+
+std::uint16_t GatewayShard::port() const {
+  return state_->server->port();
+}
+
+void GatewayShard::drain() {
+  state_->clock.post([s = state_.get()] { s->gate.start(s->drain_and_tell()); });
+}
+
+bool GatewayShard::drained() const {
+  return state_->is_drained;
+}
+
+void GatewayShard::join() {
+  State* s = state_.get();
+  if (!s->thread.joinable()) return;
+  // Cut connections end their handlers; the loop stops when the last task has gone.
+  s->clock.post([s] {
+    s->server->cut();
+    if (!s->stopping) s->gate.start(s->drain_and_tell());
+  });
+  const auto finish = [](State* state) -> Task<void> {
+    co_await state->gate.drained();
+    state->io.stop();
+  };
+  Gate last;
+  s->clock.post([s, &last, &finish] { last.start(finish(s)); });
+  s->thread.join();
+}
+
+}  // namespace penstock

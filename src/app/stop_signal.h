@@ -1,0 +1,21 @@
+// Waiting for SIGTERM and SIGINT in the main thread of a process that has others.
+//
+// block_stop_signals() comes before any thread is started, so that no thread is interrupted; then
+// the main thread waits. A child of the supervisor ignores SIGINT: Ctrl-C reaches the whole process
+// group, and the supervisor decides the order in which things stop. Concurrency: main thread.
+#pragma once
+
+#include <functional>
+
+#include "base/units.h"
+
+namespace penstock {
+
+void block_stop_signals(bool supervised);
+// Returns when a stop signal comes.
+void wait_for_stop_signal();
+// Waits until `done` says so (asked every 20 ms), at most `limit`; false on time-out or another
+// signal.
+bool wait_until(const std::function<bool()>& done, Duration limit);
+
+}  // namespace penstock

@@ -1,0 +1,94 @@
+// penstock worker: loads the models into embedded engines and serves them over the control plane.
+#include <fmt/format.h>
+#include <atomic>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "app/commands.h"
+#include "app/embedded_engine.h"
+#include "app/ready.h"
+#include "app/stop_signal.h"
+#include "io/grpc/engine_server.h"
+#include "io/telemetry/log.h"
+
+namespace penstock {
+namespace {
+
+Result<engine::KvDtype> kv_dtype(const std::string& name) {
+  if (name == "bf16") return engine::KvDtype::kBf16;
+  if (name == "f32") return engine::KvDtype::kF32;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("KV dtype '{}' is not known; there are bf16 and f32", name), "kv_dtype");
+}
+
+struct LoadedEngines {
+  std::vector<std::unique_ptr<service::WorkerEngine>> engines;
+  std::vector<ReadyFact> facts;
+};
+
+// Opens one engine per model; the KV memory is shared out evenly.
+Result<LoadedEngines> open_engines(const Options& options) {
+  TRY(const engine::KvDtype dtype, kv_dtype(options.kv_dtype));
+  LoadedEngines loaded;
+  for (const Assignment& model : options.models) {
+    engine::EngineOptions wanted;
+    wanted.checkpoint_dir = model.value;
+    wanted.model_name = model.name;
+    wanted.threads = options.engine_threads;
+    wanted.kv_bytes =
+        Bytes(options.kv_memory.value / static_cast<std::int64_t>(options.models.size()));
+    wanted.kv_dtype = dtype;
+    wanted.max_batch_tokens = options.max_batch_tokens;
+    wanted.max_sequences = options.max_sequences;
+    auto opened = engine::Engine::open(wanted);
+    if (!opened) {
+      return std::unexpected(
+          std::move(opened).error().within(fmt::format("loading the model '{}'", model.name)));
+    }
+    log_info("model {}: {}", model.name, (*opened)->summary());
+    loaded.facts.push_back(
+        {"model " + model.name, fmt::format("{}, context {} tokens", (*opened)->summary(),
+                                            (*opened)->description().context_length)});
+    loaded.engines.push_back(std::make_unique<EmbeddedEngine>(std::move(*opened)));
+  }
+  return loaded;
+}
+
+Epoch draw_epoch() {
+  std::random_device device;
+  return Epoch(static_cast<std::uint64_t>(device()) << 32 | device());
+}
+
+Result<int> serve_engines(const Options& options) {
+  TRY(LoadedEngines loaded, open_engines(options));
+  control::EngineServerOptions server_options;
+  server_options.listen = "unix:" + options.worker_socket;
+  server_options.name = "worker-0";
+  server_options.engine = "embedded " PENSTOCK_VERSION;
+  server_options.epoch = draw_epoch();
+  TRY(const auto server,
+      control::EngineServer::start(std::move(server_options), std::move(loaded.engines)));
+  log_info("serving engines at {}", server->address());
+  report_ready(options.ready_fd, {0, std::move(loaded.facts)});
+
+  wait_for_stop_signal();
+  std::atomic<bool> empty{false};
+  log_info("draining");
+  server->drain([&empty] { empty = true; });
+  const bool finished = wait_until([&empty] { return empty.load(); }, options.drain_timeout);
+  if (!finished) log_warning("stopping with requests still running");
+  server->stop();
+  return 0;
+}
+
+}  // namespace
+
+Result<int> run_worker(const Options& options) {
+  block_stop_signals(options.ready_fd != 0);
+  auto done = serve_engines(options);
+  if (!done) report_failure(options.ready_fd, done.error());
+  return done;
+}
+
+}  // namespace penstock

@@ -1,0 +1,374 @@
+#include "service/gateway/gateway.h"
+
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "tests/support/fake_engines.h"
+#include "tests/support/fake_exchange.h"
+#include "tests/support/virtual_clock.h"
+
+#include <doctest/doctest.h>
+
+namespace penstock::gateway {
+namespace {
+
+using testing::Answered;
+using testing::FakeEngines;
+using testing::FakeExchange;
+using testing::VirtualClock;
+
+// Runs work at once; the completion comes through the clock, as from a real pool.
+class InlinePool final : public ComputePool {
+ public:
+  bool submit(std::function<void()> work) override {
+    work();
+    return true;
+  }
+};
+
+class Recorder final : public RequestObserver {
+ public:
+  void request_started() override { ++started; }
+  void request_finished(const RequestRecord& record) override { records.push_back(record); }
+  int started = 0;
+  std::vector<RequestRecord> records;
+};
+
+std::shared_ptr<const Tokenizer> nano_tokenizer() {
+  static const std::shared_ptr<const Tokenizer> tokenizer = [] {
+    std::ifstream file("models/nano/tokenizer.json");
+    std::stringstream text;
+    text << file.rdbuf();
+    auto loaded = Tokenizer::from_json(text.str());
+    REQUIRE(loaded);
+    return std::shared_ptr<const Tokenizer>(std::move(*loaded));
+  }();
+  return tokenizer;
+}
+
+// A gateway shard with everything round it played by the test.
+struct Rig {
+  VirtualClock clock;
+  FakeEngines engines{clock};
+  InlinePool pool;
+  std::array<std::uint8_t, 32> secret{};
+  PromptEncoder encoder{clock, pool, secret};
+  Recorder recorder;
+  ModelCatalog catalog;
+  GatewayContext context{clock,   engines,
+                         encoder, recorder,
+                         catalog, {},
+                         Rng(1),  [] { return std::int64_t{1700000000}; },
+                         {},      [] { return "m 1\n"; }};
+  Gateway gateway{context};
+  Gate gate;
+
+  Rig() {
+    auto encoding = prompt::detect_chat_encoding(
+        [](std::string_view token) { return nano_tokenizer()->token_id(token).has_value(); });
+    REQUIRE(encoding);
+    REQUIRE(catalog.add({"nano", nano_tokenizer(), std::move(*encoding), 1}));
+    REQUIRE(catalog.add_alias("chat", "nano"));
+    engines.add_worker(1, "nano", 4096);
+  }
+
+  std::shared_ptr<Answered> send(std::string method, std::string path, std::string body = {},
+                                 std::vector<HttpHeader> headers = {}) {
+    HttpRequest request;
+    request.method = std::move(method);
+    request.path = std::move(path);
+    request.body = std::move(body);
+    request.headers = std::move(headers);
+    request.received_at = clock.now();
+    auto answered = std::make_shared<Answered>();
+    gate.start(gateway.handle(std::make_unique<FakeExchange>(std::move(request), answered)));
+    clock.run();
+    return answered;
+  }
+  std::shared_ptr<Answered> chat(std::string extra = {}) {
+    return send("POST", "/v1/chat/completions",
+                R"({"model":"nano","messages":[{"role":"user","content":"Hi"}])" + extra + "}");
+  }
+  void emit_text(std::string_view text, std::optional<FinishReason> finish = {},
+                 std::uint32_t choice = 0) {
+    std::vector<TokenId> ids;
+    REQUIRE(nano_tokenizer()->encode(text, ids));
+    engines.emit(ids, finish, choice);
+    clock.run();
+  }
+  const RequestRecord& last() { return recorder.records.back(); }
+};
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a whole answer carries text and exact usage") {
+  Rig rig;
+  const auto answer = rig.chat();
+  REQUIRE(rig.engines.open().size() == 1);
+  const EngineRequest& request = rig.engines.open()[0].request;
+  const auto prompt = request.prompt->size();
+  CHECK(request.sampling.max_tokens == 4096 - prompt);
+  CHECK(request.sampling.seed != 0);
+  rig.emit_text("Hello there");
+  CHECK(!answer->finished);
+  rig.emit_text("!", FinishReason::kLength);
+  CHECK(answer->status == 200);
+  CHECK(contains(answer->body, R"("content":"Hello there!")"));
+  CHECK(contains(answer->body, R"("finish_reason":"length")"));
+  CHECK(contains(answer->body, R"("model":"nano")"));
+  CHECK(rig.last().usage.prompt_tokens == prompt);
+  CHECK(rig.last().usage.cached_tokens == 2);
+  CHECK(rig.last().outcome == "length");
+  CHECK(rig.gateway.in_flight() == 0);
+  CHECK(rig.engines.open().empty());
+}
+
+TEST_CASE("a stream sends each output as it comes and ends with [DONE]") {
+  Rig rig;
+  const auto answer = rig.chat(R"(,"stream":true,"stream_options":{"include_usage":true})");
+  CHECK(!answer->streamed);
+  rig.emit_text("One");
+  CHECK(answer->streamed);
+  CHECK(answer->content_type == "text/event-stream; charset=utf-8");
+  CHECK(contains(answer->body, R"("role":"assistant")"));
+  rig.emit_text(" two");
+  rig.engines.emit({*nano_tokenizer()->token_id("<｜end▁of▁sentence｜>")}, FinishReason::kStop);
+  rig.clock.run();
+  CHECK(answer->finished);
+  CHECK(contains(answer->body, R"("finish_reason":"stop")"));
+  CHECK(answer->body.ends_with("data: [DONE]\n\n"));
+  CHECK(contains(answer->body,
+                 R"("completion_tokens":)" + std::to_string(rig.last().usage.completion_tokens)));
+}
+
+TEST_CASE("refusals have a status, a code and the field at fault") {
+  struct Case {
+    const char* method;
+    const char* path;
+    std::string body;
+    int status;
+    const char* part;
+  };
+  const std::vector<Case> cases = {
+      {"POST", "/v1/chat/completions", "{", 400, "byte"},
+      {"POST", "/v1/chat/completions",
+       R"({"model":"x","messages":[{"role":"user","content":"a"}]})", 404,
+       R"("code":"model_not_found")"},
+      {"POST", "/v1/chat/completions", R"({"model":"nano","messages":[]})", 400, "messages"},
+      {"POST", "/v1/chat/completions",
+       R"({"model":"nano","messages":[{"role":"user","content":"a"}],"max_tokens":5000})", 400,
+       "context_length_exceeded"},
+      {"POST", "/v1/chat/completions",
+       R"({"model":"nano","messages":[{"role":"user","content":"a"}],"tool_choice":"required",
+           "tools":[{"type":"function","function":{"name":"f"}}]})",
+       400, "tool_choice"},
+      {"GET", "/v1/chat/completions", "", 405, "POST"},
+      {"GET", "/v1/nothing", "", 404, "not_found"},
+      {"GET", "/v1/models/none", "", 404, "model_not_found"},
+  };
+  Rig rig;
+  for (const Case& c : cases) {
+    CAPTURE(c.body);
+    const auto answer = rig.send(c.method, c.path, c.body);
+    CHECK(answer->status == c.status);
+    CHECK(contains(answer->body, c.part));
+    CHECK(contains(answer->body, R"("error":)"));
+  }
+  std::string longer = R"({"model":"nano","messages":[{"role":"user","content":")";
+  for (int i = 0; i < 5000; ++i)
+    longer += "7 ";
+  const auto answer = rig.send("POST", "/v1/chat/completions", longer + R"("}]})");
+  CHECK(answer->status == 400);
+  CHECK(contains(answer->body, R"("code":"context_length_exceeded")"));
+  CHECK(rig.engines.submitted == 0);
+  CHECK(rig.recorder.started == static_cast<int>(rig.recorder.records.size()));
+}
+
+TEST_CASE("a worker that dies in mid-answer costs a pause, not a token") {
+  Rig rig;
+  rig.engines.add_worker(2, "nano", 4096);
+  const auto answer = rig.chat(R"(,"stream":true,"seed":7)");
+  CHECK(rig.engines.open()[0].worker == WorkerId(1));
+  rig.emit_text("The first part,");
+  rig.engines.kill(0);
+  rig.clock.run();
+  REQUIRE(rig.engines.open().size() == 1);
+  const auto& moved = rig.engines.open()[0];
+  CHECK(moved.worker == WorkerId(2));
+  CHECK(moved.request.sampling.seed == 7);
+  std::vector<TokenId> first;
+  REQUIRE(nano_tokenizer()->encode("The first part,", first));
+  CHECK(moved.request.emitted == first);
+  rig.emit_text(" the second.", FinishReason::kLength);
+  CHECK(answer->finished);
+  CHECK(contains(answer->body, "[DONE]"));
+  CHECK(rig.last().moves == 1);
+  CHECK(rig.last().usage.completion_tokens > first.size());
+}
+
+TEST_CASE("with no worker left a stream ends with an error event, a request with 503") {
+  Rig rig;
+  const auto stream = rig.chat(R"(,"stream":true)");
+  rig.emit_text("Some");
+  rig.engines.kill(0);
+  rig.clock.advance(std::chrono::seconds(11));
+  CHECK(contains(stream->body, R"(data: {"error":)"));
+  CHECK(!contains(stream->body, "[DONE]"));
+  CHECK(!contains(stream->body, R"("finish_reason":"stop")"));
+  CHECK(stream->finished);
+  const auto whole = rig.chat();
+  rig.clock.advance(std::chrono::seconds(11));
+  CHECK(whole->status == 503);
+  CHECK(!whole->header("retry-after").empty());
+  CHECK(rig.send("GET", "/readyz")->status == 503);
+}
+
+TEST_CASE("a worker that comes back in time takes the waiting request") {
+  Rig rig;
+  rig.engines.worker(0).connected = false;
+  const auto answer = rig.chat();
+  rig.clock.advance(std::chrono::seconds(3));
+  CHECK(rig.engines.submitted == 0);
+  rig.engines.worker(0).connected = true;
+  rig.clock.advance(std::chrono::seconds(1));
+  CHECK(rig.engines.submitted == 1);
+  rig.emit_text("ok", FinishReason::kLength);
+  CHECK(answer->status == 200);
+}
+
+TEST_CASE("a client that goes away frees the engine at once and is charged for what was made") {
+  Rig rig;
+  const auto answer = rig.chat(R"(,"stream":true)");
+  rig.emit_text("Some text");
+  answer->refuse_writes = true;
+  answer->disconnect();
+  rig.clock.run();
+  CHECK(rig.engines.open().empty());
+  CHECK(rig.gateway.in_flight() == 0);
+  CHECK(rig.last().outcome == "cancelled");
+  CHECK(rig.last().status == 499);
+  CHECK(rig.last().usage.completion_tokens > 0);
+  CHECK(!answer->finished);
+}
+
+TEST_CASE("a silent engine yields keep-alive comments and, at the limit, a clean end") {
+  Rig rig;
+  const auto answer = rig.chat(R"(,"stream":true)");
+  rig.clock.advance(std::chrono::seconds(25));
+  CHECK(answer->body == ": keep-alive\n: keep-alive\n");
+  rig.clock.advance(std::chrono::minutes(10));
+  CHECK(answer->finished);
+  CHECK(contains(answer->body, R"("code":"timeout")"));
+  CHECK(rig.engines.open().empty());
+  CHECK(rig.clock.timers() == 0);
+}
+
+TEST_CASE("a stop string ends the answer before the engine does") {
+  Rig rig;
+  const auto answer = rig.chat(R"(,"stop":["END"])");
+  rig.emit_text("before END after");
+  CHECK(answer->finished);
+  CHECK(contains(answer->body, R"("content":"before ")"));
+  CHECK(contains(answer->body, R"("finish_reason":"stop")"));
+  CHECK(rig.engines.open().empty());
+}
+
+TEST_CASE("several choices are told apart and summed up") {
+  Rig rig;
+  const auto answer = rig.chat(R"(,"n":2,"logprobs":true,"top_logprobs":0)");
+  rig.emit_text("first", FinishReason::kLength, 1);
+  rig.emit_text("second", {}, 0);
+  rig.emit_text(" one", FinishReason::kLength, 0);
+  CHECK(answer->status == 200);
+  CHECK(contains(answer->body, R"("content":"second one")"));
+  CHECK(contains(answer->body, R"("logprob":-0.5)"));
+  std::vector<TokenId> ids;
+  for (const char* text : {"first", "second", " one"})
+    REQUIRE(nano_tokenizer()->encode(text, ids));
+  CHECK(rig.last().usage.completion_tokens == ids.size());
+}
+
+TEST_CASE("aliases, model lists, health and metrics") {
+  Rig rig;
+  const auto answer = rig.send("POST", "/chat/completions",
+                               R"({"model":"chat","messages":[{"role":"user","content":"Hi"}]})",
+                               {{"X-Request-Id", "my-id"}});
+  rig.emit_text("x", FinishReason::kLength);
+  CHECK(contains(answer->body, R"("model":"chat")"));
+  CHECK(answer->header("x-request-id") == "my-id");
+  CHECK(rig.last().model == "nano");
+  CHECK(rig.last().alias == "chat");
+  CHECK(contains(rig.send("GET", "/v1/models")->body, R"("id":"nano")"));
+  CHECK(contains(rig.send("GET", "/v1/models/chat")->body, R"("id":"chat")"));
+  CHECK(rig.send("GET", "/healthz")->status == 200);
+  CHECK(rig.send("GET", "/readyz")->status == 200);
+  CHECK(rig.send("HEAD", "/")->status == 200);
+  CHECK(rig.send("GET", "/metrics")->body == "m 1\n");
+}
+
+TEST_CASE("with keys configured everything but health needs one") {
+  Rig rig;
+  rig.context.authenticate = [](std::string_view key) -> std::optional<std::string> {
+    if (key == "right-key") return "ci";
+    return std::nullopt;
+  };
+  CHECK(rig.send("GET", "/healthz")->status == 200);
+  for (const char* path : {"/v1/models", "/metrics", "/v1/models/nano"}) {
+    CHECK(rig.send("GET", path)->status == 401);
+  }
+  const auto wrong = rig.send("GET", "/v1/models", {}, {{"authorization", "Bearer wrong-key"}});
+  CHECK(wrong->status == 401);
+  CHECK(!contains(wrong->body, "wrong-key"));
+  CHECK(rig.send("GET", "/v1/models", {}, {{"Authorization", "Bearer right-key"}})->status == 200);
+  CHECK(rig.last().key_name == "ci");
+}
+
+TEST_CASE("limits: in flight, and none while draining") {
+  Rig rig;
+  rig.context.limits.in_flight_max = 1;
+  const auto first = rig.chat();
+  CHECK(rig.chat()->status == 503);
+  rig.gateway.begin_drain();
+  CHECK(rig.send("GET", "/readyz")->status == 503);
+  rig.emit_text("done", FinishReason::kLength);
+  CHECK(first->status == 200);
+  CHECK(rig.chat()->status == 503);
+}
+
+TEST_CASE("tool calls and reasoning reach the client in their own fields") {
+  Rig rig;
+  const auto answer = rig.chat(
+      R"(,"thinking":{"type":"enabled"},"tools":[{"type":"function","function":{"name":"f"}}])");
+  rig.emit_text("why</think>");
+  // The DSML mark is one added token; the rest of the markup is text.
+  const TokenId dsml = *nano_tokenizer()->token_id("｜DSML｜");
+  std::vector<TokenId> ids;
+  const auto add = [&](std::string_view text) { REQUIRE(nano_tokenizer()->encode(text, ids)); };
+  add("ok\n\n<");
+  ids.push_back(dsml);
+  add("tool_calls>\n<");
+  ids.push_back(dsml);
+  add("invoke name=\"f\">\n<");
+  ids.push_back(dsml);
+  add("parameter name=\"a\" string=\"true\">b</");
+  ids.push_back(dsml);
+  add("parameter>\n</");
+  ids.push_back(dsml);
+  add("invoke>\n</");
+  ids.push_back(dsml);
+  add("tool_calls>");
+  rig.engines.emit(ids, FinishReason::kLength);
+  rig.clock.run();
+  CHECK(contains(answer->body, R"("reasoning_content":"why")"));
+  CHECK(contains(answer->body, R"("name":"f")"));
+  CHECK(contains(answer->body, R"({\"a\": \"b\"})"));
+  CHECK(rig.last().usage.reasoning_tokens > 0);
+}
+
+}  // namespace penstock::gateway
