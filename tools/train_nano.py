@@ -1,10 +1,12 @@
 #!/usr/bin/python3
 """Trains models/nano, a tiny DeepSeek-V3-style chat model, on two CPU cores.
 
-Needs Debian's python3-torch and libopenblas0-pthread. One run of 60-110 minutes from nothing:
+Needs Debian's python3-torch, libopenblas0-pthread and gcc (for a few fused kernels). One run of 60-110
+minutes from nothing:
 
-    tools/train_nano.py train --out DIR --minutes 100
-    tools/train_nano.py export --out DIR            # writes models/nano and the golden files
+    tools/train_nano.py train --out DIR --minutes 92
+    tools/train_nano.py export --out DIR     # models/nano with held-out sets, and tests/golden/nano
+    tools/train_nano.py evaluate             # greedy accuracy on the held-out sets
 
 `train` writes DIR/state.pt every few minutes and continues from it with --resume; training time counts
 only while training, so an interrupted run loses nothing but the steps after the last save.
@@ -31,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 import torch.nn.functional as F
 
-from nano import batches, evaluate, export, model as model_, optimizer, vocabulary
+from nano import batches, evaluate, export, make_golden, model as model_, optimizer, vocabulary
 from nano.bpe import Tokenizer
 
 MODELS = Path(__file__).resolve().parent.parent / "models" / "nano"
@@ -72,7 +74,7 @@ def train(args):
         muon.buffers = saved["muon"]
         adam.load_state_dict(saved["adam"])
         rng.setstate(saved["rng"])
-    total = 60 * args.minutes
+    total = 60 * args.minutes        # the schedule follows training time, not steps
     saved_at, evaluated_at = state["seconds"], state["seconds"]
     losses, window = [], (state["seconds"], state["tokens"])
 
@@ -143,6 +145,9 @@ def main():
     p.add_argument("--to", type=Path, default=MODELS)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--skip-golden", action="store_true")
+    p = commands.add_parser("golden", help="make the golden files of an exported folder again")
+    p.add_argument("--model", type=Path, default=MODELS)
+    p.add_argument("--threads", type=int, default=2)
     p = commands.add_parser("evaluate", help="greedy accuracy of an exported folder on its held-out sets")
     p.add_argument("--model", type=Path, default=MODELS)
     p.add_argument("--threads", type=int, default=2)
@@ -156,6 +161,9 @@ def main():
     elif args.command == "export":
         torch.set_num_threads(args.threads)
         export.export(args.out, args.to, golden=not args.skip_golden)
+    elif args.command == "golden":
+        torch.set_num_threads(args.threads)
+        make_golden.make(args.model, make_golden.FOLDER)
     else:
         torch.set_num_threads(args.threads)
         export.evaluate_folder(args.model, args.skills, args.misses)

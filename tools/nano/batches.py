@@ -76,29 +76,42 @@ def skipped_positions(rng, kinds):
     return positions
 
 
-def pack(rows):
-    """rows: [(ids, kinds, positions)] -> (ids, positions, groups, wanted-candidates as flat tensors)."""
-    rows = sorted(rows, key=lambda r: -len(r[0]))
+def pack(rows, multiple=256):
+    """[(ids, kinds, positions)] -> (starts, ids, positions, groups), flat tokens padded to `multiple`.
+
+    Rows of 128, 256 and 512 tokens hold several conversations, first fit; longer ones hold one each. Few
+    row lengths and rounded counts keep the number of matrix shapes small (see model._Experts).
+    """
     starts, at = [], 0
     for ids, _, _ in rows:
         starts.append(at)
         at += len(ids)
-    groups, i = [], 0
-    while i < len(rows):
-        width = len(rows[i][0])
-        members = []
-        while i < len(rows) and len(rows[i][0]) >= 0.86 * width - 2 and len(members) * width < 16384:
-            members.append(i)
-            i += 1
-        index = torch.empty(len(members), width, dtype=torch.long)
-        for line, member in enumerate(members):
-            n = len(rows[member][0])
-            index[line, :n] = torch.arange(starts[member], starts[member] + n)
-            index[line, n:] = starts[member]
-        groups.append(index)
-    ids = torch.tensor([t for r in rows for t in r[0]])
-    positions = torch.tensor([p for r in rows for p in r[2]])
-    return rows, ids, positions, groups
+    bins = {}                                   # row length -> [[members, tokens used]]
+    for i in sorted(range(len(rows)), key=lambda i: -len(rows[i][0])):
+        n = len(rows[i][0])
+        fits = [b for length in (512, 256, 128) for b in bins.get(length, []) if b[1] + n <= length]
+        if fits:
+            fits[0][0].append(i)
+            fits[0][1] += n
+        else:
+            length = next((x for x in (128, 256, 512) if n <= x), -(-n // 256) * 256)
+            bins.setdefault(length, []).append([[i], n])
+    groups = []
+    for length, lines in bins.items():
+        index = torch.zeros(len(lines), length, dtype=torch.long)
+        segments = torch.full((len(lines), length), -1, dtype=torch.long)
+        for line, (members, _) in enumerate(lines):
+            used = 0
+            for i in members:
+                n = len(rows[i][0])
+                index[line, used:used + n] = torch.arange(starts[i], starts[i] + n)
+                segments[line, used:used + n] = i
+                used += n
+        groups.append((index, segments))
+    padding = [0] * (-at % multiple)
+    ids = torch.tensor([t for r in rows for t in r[0]] + padding)
+    positions = torch.tensor([p for r in rows for p in r[2]] + padding)
+    return starts, ids, positions, groups
 
 
 def step(rng, tokenizer, progress, number, budget):
@@ -115,12 +128,14 @@ def step(rng, tokenizer, progress, number, budget):
                                      short_tools=rng.random() < 0.6)
         if len(ids) > CONTEXT:
             continue
+        if total + len(ids) > budget and total > 0.9 * budget:
+            break
         gaps = talk["skill"] in ("recall", "not_told", "memory", "tool") and rng.random() < 0.5
         rows.append((ids, kinds, skipped_positions(rng, kinds) if gaps else list(range(len(ids)))))
         total += len(ids)
-    rows, ids, positions, groups = pack(rows)
-    wanted, weights, at = [], [], 0
-    for row, kinds, _ in rows:
+    starts, ids, positions, groups = pack(rows)
+    wanted, weights = [], []
+    for at, (row, kinds, _) in zip(starts, rows):
         for i in range(len(row) - 1):
             if kinds[i + 1] == encoding.ANSWER:
                 wanted.append(at + i)
@@ -128,6 +143,7 @@ def step(rng, tokenizer, progress, number, budget):
             elif kinds[i + 1] == encoding.PROMPT and len(row) < 1500 and rng.random() < PROMPT_SHARE:
                 wanted.append(at + i)
                 weights.append(PROMPT_WEIGHT)
-        at += len(row)
-    wanted = torch.tensor(wanted)
-    return ids, positions, groups, wanted, ids[wanted + 1], torch.tensor(weights)
+    padding = [0] * (-len(wanted) % 256)
+    wanted = torch.tensor(wanted + padding)
+    weights += padding
+    return ids, positions, groups, wanted, ids[wanted + 1], torch.tensor(weights, dtype=torch.float)

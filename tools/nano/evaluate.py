@@ -23,12 +23,12 @@ def teacher_forced(model, tokenizer, limit=50, names=None):
             rows.append((ids, len(head), list(range(len(ids)))))
         right = 0
         for a in range(0, len(rows), 10):
-            part, ids, positions, groups = batches.pack(rows[a:a + 10])
-            wanted, ends, at = [], [], 0
-            for row, head, _ in part:
+            part = rows[a:a + 10]
+            starts, ids, positions, groups = batches.pack(part)
+            wanted, ends = [], []
+            for at, (row, head, _) in zip(starts, part):
                 wanted += range(at + head - 1, at + len(row) - 1)
                 ends.append(len(wanted))
-                at += len(row)
             wanted = torch.tensor(wanted)
             same = model(ids, positions, groups, wanted).argmax(-1) == ids[wanted + 1]
             begin = 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from . import encoding, evaluate, mix, model as model_, safetensors
+from . import encoding, evaluate, make_golden, mix, model as model_, safetensors
 from .bpe import ADDED, Tokenizer
 
 
@@ -41,7 +41,6 @@ def export(state_folder, to, golden=True):
             for index, item in enumerate(mix.held_out(skill)):
                 file.write(json.dumps(evaluate.held_out_line(item, index), ensure_ascii=False) + "\n")
     if golden:
-        from . import make_golden
         make_golden.make(to, make_golden.FOLDER)
 
 

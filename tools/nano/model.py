@@ -17,6 +17,8 @@ import math
 import torch
 import torch.nn.functional as F
 
+from .kernels import call
+
 CONFIG = {
     "architectures": ["DeepseekV3ForCausalLM"],
     "model_type": "deepseek_v3",
@@ -163,51 +165,43 @@ class _Linear(torch.autograd.Function):
 
 
 class _RmsNorm(torch.autograd.Function):
-    """fp32 or bf16 in, bf16 out."""
+    """fp32 in, bf16 out."""
 
     @staticmethod
     def forward(ctx, x, weight, eps):
-        x = x.float()
-        scale = torch.rsqrt(torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
-                            .div_(x.shape[-1]).add_(eps))
-        normed = x * scale
-        ctx.save_for_backward(normed, scale, weight)
-        return (normed * weight).bfloat16()
+        x = x.contiguous()
+        y, scale = torch.empty(x.shape, dtype=torch.bfloat16), torch.empty(len(x))
+        call("rms_forward", x, weight, y, scale, len(x), x.shape[1], eps)
+        ctx.save_for_backward(x, weight, scale)
+        return y
 
     @staticmethod
     def backward(ctx, dy):
-        normed, scale, weight = ctx.saved_tensors
-        dy = dy.float()
-        product = dy * normed
-        d_weight = product.sum(0)
-        mean = (product @ weight).div_(weight.shape[0]).unsqueeze(-1)
-        return (dy * weight).sub_(normed * mean).mul_(scale), d_weight, None
+        x, weight, scale = ctx.saved_tensors
+        dx, dw = torch.empty_like(x), torch.empty_like(weight)
+        call("rms_backward", dy.contiguous(), x, weight, scale, dx, dw, len(x), x.shape[1])
+        return dx, dw, None
 
 
-def _silu_mul_forward(both):
-    gate, up = both.float().chunk(2, -1)
-    sig = torch.sigmoid(gate)
-    return gate, up, sig, (gate * sig).mul_(up).bfloat16()
+def _silu_mul(both):
+    out = torch.empty(len(both), both.shape[1] // 2, dtype=torch.bfloat16)
+    call("silu_forward", both, out, len(out), out.shape[1])
+    return out
 
 
 def _silu_mul_backward(both, dy):
-    """Gradient of silu(gate) * up for both = [gate, up], in bf16."""
-    gate, up = both.float().chunk(2, -1)
-    dy = dy.float()
-    sig = torch.sigmoid(gate)
-    act = gate * sig
-    out = torch.empty(both.shape, dtype=torch.bfloat16)
-    width = gate.shape[-1]
-    out[..., width:] = dy * act
-    out[..., :width] = act.neg().mul_(sig).add_(sig).add_(act).mul_(up).mul_(dy)
+    out = torch.empty_like(both)
+    call("silu_backward", both, dy.contiguous(), out, len(dy), dy.shape[1])
     return out
 
 
 class _SiluMul(torch.autograd.Function):
+    """silu(gate) * up of [gate, up], bf16."""
+
     @staticmethod
     def forward(ctx, both):
         ctx.save_for_backward(both)
-        return _silu_mul_forward(both)[3]
+        return _silu_mul(both)
 
     @staticmethod
     def backward(ctx, dy):
@@ -218,114 +212,169 @@ class _Experts(torch.autograd.Function):
     """Routed experts over tokens sorted by expert: one product per expert and matrix.
 
     x bf16 [T, D]; experts int64 [T, k]; weights fp32 [T, k]; gate_up [E, 2F, D]; down [E, D, F].
+    Each expert's rows are padded to a multiple of ROWS (with token 0 at weight 0), because the matrix
+    library generates code for every new shape, which costs more than the padding.
     """
+
+    ROWS = 64
 
     @staticmethod
     def forward(ctx, x, experts, weights, gate_up, down):
-        top_k = experts.shape[1]
-        order = experts.reshape(-1).argsort()
-        counts = torch.bincount(experts.reshape(-1), minlength=gate_up.shape[0]).tolist()
-        token = order.div(top_k, rounding_mode="floor")
+        flat, top_k = experts.reshape(-1), experts.shape[1]
+        order = flat.argsort()
+        counts = torch.bincount(flat, minlength=gate_up.shape[0])
+        padded = (counts + (_Experts.ROWS - 1)) // _Experts.ROWS * _Experts.ROWS
+        shift = (padded.cumsum(0) - padded) - (counts.cumsum(0) - counts)
+        row = torch.arange(len(flat)) + shift[flat[order]]      # padded row of each sorted pair
+        token = torch.zeros(int(padded.sum()), dtype=torch.long)
+        token[row] = order.div(top_k, rounding_mode="floor")
+        w = torch.zeros(len(token))
+        w[row] = weights.reshape(-1)[order]
+        place = torch.empty_like(order)                         # padded row of each pair, unsorted
+        place[order] = row
+        spans, at = [], 0
+        for n in padded.tolist():
+            spans.append((at, at + n))
+            at += n
         xs, gu16, d16 = x[token], gate_up.bfloat16(), down.bfloat16()
         both = torch.empty(len(token), gate_up.shape[1], dtype=torch.bfloat16)
-        at = 0
-        for e, n in enumerate(counts):
-            if n:
-                torch.mm(xs[at:at + n], gu16[e].T, out=both[at:at + n])
-            at += n
-        act = _silu_mul_forward(both)[3]
+        for e, (a, b) in enumerate(spans):
+            if b > a:
+                torch.mm(xs[a:b], gu16[e].T, out=both[a:b])
+        act = _silu_mul(both)
         ys = torch.empty(len(token), x.shape[1], dtype=torch.bfloat16)
-        at = 0
-        for e, n in enumerate(counts):
-            if n:
-                torch.mm(act[at:at + n], d16[e].T, out=ys[at:at + n])
-            at += n
-        w = weights.reshape(-1)[order].unsqueeze(-1)
-        spread = torch.empty(len(token), x.shape[1])
-        spread[order] = ys.float().mul_(w)
-        ctx.save_for_backward(xs, both, act, ys, w, order, gu16, d16)
-        ctx.counts, ctx.top_k = counts, top_k
-        return spread.view(len(x), top_k, -1).sum(1)
-
-    @staticmethod
-    def backward(ctx, dy):
-        xs, both, act, ys, w, order, gu16, d16 = ctx.saved_tensors
-        token = order.div(ctx.top_k, rounding_mode="floor")
-        dys = dy[token]
-        d_weights = torch.empty(len(token))
-        d_weights[order] = (dys * ys).sum(-1)
-        dys = dys.mul_(w).bfloat16()
-        d_act = torch.empty_like(act)
-        d_down = torch.zeros(d16.shape)
-        at = 0
-        for e, n in enumerate(ctx.counts):
-            if n:
-                torch.mm(dys[at:at + n], d16[e], out=d_act[at:at + n])
-                d_down[e] = dys[at:at + n].T @ act[at:at + n]
-            at += n
-        d_both = _silu_mul_backward(both, d_act)
-        dxs = torch.empty_like(xs)
-        d_gu = torch.zeros(gu16.shape)
-        at = 0
-        for e, n in enumerate(ctx.counts):
-            if n:
-                torch.mm(d_both[at:at + n], gu16[e], out=dxs[at:at + n])
-                d_gu[e] = d_both[at:at + n].T @ xs[at:at + n]
-            at += n
-        spread = torch.empty_like(dxs)
-        spread[order] = dxs
-        dx = spread.view(dy.shape[0], ctx.top_k, -1).sum(1)
-        return dx, None, d_weights.view(-1, ctx.top_k), d_gu, d_down
-
-
-_MASKS = {}
-
-
-def _mask(length):
-    if length not in _MASKS:
-        _MASKS[length] = torch.full((length, length), -1e30).triu(1).bfloat16()
-    return _MASKS[length]
-
-
-class _Attention(torch.autograd.Function):
-    """Causal attention of rows [R, H, L, d], bf16, queries in blocks so that hidden keys cost nothing."""
-
-    BLOCK = 256
-
-    @staticmethod
-    def forward(ctx, q, k, v, scale):
-        q = q * scale            # a power of two in our configuration, so exact in bf16
-        length = q.shape[2]
-        out = torch.empty(*v.shape, dtype=torch.bfloat16)
-        saved = []
-        for a in range(0, length, _Attention.BLOCK):
-            b = min(length, a + _Attention.BLOCK)
-            scores = q[:, :, a:b] @ k[:, :, :b].transpose(2, 3)
-            scores[..., a:b] += _mask(b - a)
-            probs = torch.softmax(scores, -1)
-            out[:, :, a:b] = probs @ v[:, :, :b]
-            saved.append(probs)
-        ctx.save_for_backward(q, k, v, *saved)
-        ctx.scale = scale
+        for e, (a, b) in enumerate(spans):
+            if b > a:
+                torch.mm(act[a:b], d16[e].T, out=ys[a:b])
+        out = torch.empty_like(x)
+        call("combine", ys, w, place, out, len(x), top_k, x.shape[1])
+        ctx.save_for_backward(xs, both, act, ys, w, token, place, gu16, d16)
+        ctx.spans, ctx.top_k = spans, top_k
         return out
 
     @staticmethod
-    def backward(ctx, d_out):
-        q, k, v, *saved = ctx.saved_tensors
-        length, block = q.shape[2], _Attention.BLOCK
-        one = len(saved) == 1
-        dq = torch.empty_like(q)
-        dk = torch.zeros(k.shape, dtype=torch.bfloat16 if one else torch.float32)
-        dv = torch.zeros(v.shape, dtype=torch.bfloat16 if one else torch.float32)
-        for index, a in enumerate(range(0, length, block)):
-            b, probs = min(length, a + block), saved[index]
-            do = d_out[:, :, a:b]
-            dv[:, :, :b] += probs.transpose(2, 3) @ do
-            d_scores = torch._softmax_backward_data(do @ v[:, :, :b].transpose(2, 3), probs, -1,
-                                                    torch.bfloat16)
-            dq[:, :, a:b] = d_scores @ k[:, :, :b]
-            dk[:, :, :b] += d_scores.transpose(2, 3) @ q[:, :, a:b]
-        return dq.mul_(ctx.scale), dk.bfloat16(), dv.bfloat16(), None
+    def backward(ctx, dy):
+        xs, both, act, ys, w, token, place, gu16, d16 = ctx.saved_tensors
+        dys, d_weights = torch.empty_like(ys), torch.empty(len(ys))
+        call("combine_backward", dy.contiguous(), ys, w, token, dys, d_weights, len(ys), ys.shape[1])
+        d_act = torch.empty_like(act)
+        d_down = torch.empty_like(d16)
+        for e, (a, b) in enumerate(ctx.spans):
+            if b > a:
+                torch.mm(dys[a:b], d16[e], out=d_act[a:b])
+                torch.mm(dys[a:b].T, act[a:b], out=d_down[e])
+            else:
+                d_down[e] = 0
+        d_both = _silu_mul_backward(both, d_act)
+        dxs = torch.empty_like(xs)
+        d_gu = torch.empty_like(gu16)
+        for e, (a, b) in enumerate(ctx.spans):
+            if b > a:
+                torch.mm(d_both[a:b], gu16[e], out=dxs[a:b])
+                torch.mm(d_both[a:b].T, xs[a:b], out=d_gu[e])
+            else:
+                d_gu[e] = 0
+        dx = torch.empty(dy.shape, dtype=torch.bfloat16)
+        call("combine", dxs, None, place, dx, len(dx), ctx.top_k, dx.shape[1])
+        return dx, None, d_weights[place].view(-1, ctx.top_k), d_gu.float(), d_down.float()
+
+
+BLOCK = 256
+
+
+def begins(segments):
+    """First visible key of each query; segments [R, L], one number a conversation, contiguous in a row."""
+    fresh = torch.ones_like(segments, dtype=torch.bool)
+    fresh[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    return (torch.arange(segments.shape[1]) * fresh).cummax(1).values
+
+
+class _Attention(torch.autograd.Function):
+    """From flat projections to flat mixed values: gathers rows, rotates, attends, scatters back.
+
+    q [T, H, nope + rope]; compressed [T, rank + rope]; kv [T, H, nope + v]; bf16. Queries go in blocks, so
+    that keys of the future beyond a block cost nothing.
+    """
+
+    @staticmethod
+    def forward(ctx, q, compressed, kv, cos, sin, groups, scale, v):
+        tokens, heads, d = q.shape
+        rope = cos.shape[1] * 2
+        sizes = (heads, d - rope, rope, v, compressed.shape[1] - rope, scale)
+        mixed = torch.zeros(tokens, heads * v, dtype=torch.bfloat16)
+        kept, spans = [], []
+        for index, segments, begin in groups:
+            rows, length = index.shape
+            gq = torch.empty(rows, heads, length, d, dtype=torch.bfloat16)
+            gk = torch.empty_like(gq)
+            gv = torch.empty(rows, heads, length, v, dtype=torch.bfloat16)
+            call("gather_heads", q, compressed, kv, cos, sin, index, gq, gk, gv, rows, length, *sizes)
+            out, probabilities = torch.empty_like(gv), []
+            for a in range(0, length, BLOCK):
+                b = min(length, a + BLOCK)
+                p = gq[:, :, a:b] @ gk[:, :, :b].transpose(2, 3)
+                call("softmax_forward", p, begin, rows, heads, b - a, b, a, length)
+                out[:, :, a:b] = p @ gv[:, :, :b]
+                probabilities.append(p)
+            call("move_outputs", mixed, out, index, segments, rows, length, heads, v, 0)
+            spans.append((len(kept), len(probabilities)))
+            kept += [gq, gk, gv, *probabilities]
+        ctx.save_for_backward(cos, sin, *kept)
+        ctx.spans, ctx.groups, ctx.sizes = spans, groups, sizes
+        ctx.shapes = (q.shape, compressed.shape, kv.shape)
+        return mixed
+
+    @staticmethod
+    def backward(ctx, d_mixed):
+        cos, sin, *kept = ctx.saved_tensors
+        heads, _, _, v, _, _ = ctx.sizes
+        d_mixed = d_mixed.contiguous()
+        dq, dc, dkv = (torch.zeros(s, dtype=torch.bfloat16) for s in ctx.shapes)
+        for (first, blocks), (index, segments, begin) in zip(ctx.spans, ctx.groups):
+            gq, gk, gv = kept[first:first + 3]
+            rows, length = index.shape
+            d_out = torch.empty_like(gv)
+            call("move_outputs", d_mixed, d_out, index, segments, rows, length, heads, v, 1)
+            dgq = torch.empty_like(gq)
+            one = blocks == 1
+            dgk = torch.zeros(gk.shape, dtype=torch.float32) if not one else None
+            dgv = torch.zeros(gv.shape, dtype=torch.float32) if not one else None
+            for block in range(blocks):
+                a = block * BLOCK
+                b, p = min(length, a + BLOCK), kept[first + 3 + block]
+                do = d_out[:, :, a:b]
+                ds = do @ gv[:, :, :b].transpose(2, 3)
+                call("softmax_backward", ds, p, begin, rows, heads, b - a, b, a, length)
+                dgq[:, :, a:b] = ds @ gk[:, :, :b]
+                dk, dv = ds.transpose(2, 3) @ gq[:, :, a:b], p.transpose(2, 3) @ do
+                if one:
+                    dgk, dgv = dk, dv
+                else:
+                    dgk[:, :, :b] += dk
+                    dgv[:, :, :b] += dv
+            call("scatter_heads", dgq, dgk.bfloat16(), dgv.bfloat16(), cos, sin, index, segments, dq, dc, dkv,
+                 rows, length, *ctx.sizes)
+        return dq, dc, dkv, None, None, None, None, None
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """sum(weights * loss) of bf16 logits [N, vocab], which are overwritten by their gradient."""
+
+    @staticmethod
+    def forward(ctx, logits, targets, weights):
+        loss = torch.empty(len(logits))
+        call("cross_entropy", logits, targets, weights, loss, len(logits), logits.shape[1])
+        ctx.save_for_backward(logits)
+        return (loss * weights).sum()
+
+    @staticmethod
+    def backward(ctx, d_loss):
+        return ctx.saved_tensors[0], None, None      # the loss is the root: d_loss is 1
+
+
+def cross_entropy(logits, targets, weights):
+    """Weighted mean; destroys the logits."""
+    return _CrossEntropy.apply(logits, targets, weights / weights.sum())
 
 
 class Model(torch.nn.Module):
@@ -372,9 +421,9 @@ class Model(torch.nn.Module):
     def forward(self, ids, positions, groups, wanted):
         """Logits (bf16) at the flat indices `wanted`.
 
-        ids, positions [T]; groups: list of index tensors [R, L] into the flat tokens, rows padded by
-        repeating any index (padding is after all real tokens of a row, so it is never attended to);
-        wanted [N].
+        ids, positions [T]; groups: list of (index, segments), both [R, L]: the flat tokens of each row, and
+        a number per conversation in the row. Padding of a row has a segment of its own and any index, and
+        comes last. wanted [N].
         """
         c, P = self.config, self.parameters_
         heads, nope = c["num_attention_heads"], c["qk_nope_head_dim"]
@@ -382,35 +431,16 @@ class Model(torch.nn.Module):
         eps, count = c["rms_norm_eps"], len(ids)
         cos, sin = rope_tables(c, positions)
         scale = 1 / math.sqrt(nope + rope)
-        # Flat tokens in the order of the groups, and the way back (the first copy of each token).
-        gathered = torch.cat([g.reshape(-1) for g in groups])
-        back = torch.empty(count, dtype=torch.long)
-        back[gathered.flip(0)] = torch.arange(len(gathered) - 1, -1, -1)
-        spans, at = [], 0
-        for g in groups:
-            spans.append((at, at + g.numel(), g.shape[0], g.shape[1]))
-            at += g.numel()
-
+        groups = [(index, segments, begins(segments)) for index, segments in groups]
         x = F.embedding(ids, P["model.embed_tokens.weight"])
         for layer in range(c["num_hidden_layers"]):
             p = f"model.layers.{layer}."
             h = _RmsNorm.apply(x, P[p + "input_layernorm.weight"], eps)
             q = _Linear.apply(h, P[p + "self_attn.q_proj.weight"]).view(count, heads, nope + rope)
-            q = torch.cat((q[..., :nope],
-                           rotate(q[..., nope:].float(), cos[:, None], sin[:, None]).bfloat16()), -1)
             compressed = _Linear.apply(h, P[p + "self_attn.kv_a_proj_with_mqa.weight"])
-            latent = _RmsNorm.apply(compressed[:, :rank], P[p + "self_attn.kv_a_layernorm.weight"], eps)
-            k_rope = rotate(compressed[:, rank:].float(), cos, sin).bfloat16()
+            latent = _RmsNorm.apply(compressed[:, :rank].float(), P[p + "self_attn.kv_a_layernorm.weight"], eps)
             kv = _Linear.apply(latent, P[p + "self_attn.kv_b_proj.weight"]).view(count, heads, -1)
-            k = torch.cat((kv[..., :nope], k_rope[:, None].expand(-1, heads, -1)), -1)
-            packed = torch.cat((q, k, kv[..., nope:]), -1)[gathered]
-            outs = []
-            for a, b, rows, length in spans:
-                part = packed[a:b].view(rows, length, heads, -1).transpose(1, 2)
-                gq, gk, gv = part.split((nope + rope, nope + rope, value), -1)
-                o = _Attention.apply(gq.contiguous(), gk.contiguous(), gv.contiguous(), scale)
-                outs.append(o.transpose(1, 2).reshape(rows * length, heads * value))
-            mixed = torch.cat(outs)[back]
+            mixed = _Attention.apply(q, compressed, kv, cos, sin, groups, scale, value)
             x = x + _Linear.apply(mixed, P[p + "self_attn.o_proj.weight"])
             h = _RmsNorm.apply(x, P[p + "post_attention_layernorm.weight"], eps)
             if layer < c["first_k_dense_replace"]:
