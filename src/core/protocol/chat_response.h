@@ -64,6 +64,7 @@ struct LogprobEntry {
 };
 
 // A piece of a tool call. The first piece of an index brings id and name; they are ignored later.
+// Calls come one after the other: index 0 first, and no piece of an index once the next has begun.
 struct ToolCallPiece {
   std::uint32_t index = 0;
   std::string_view id;
@@ -112,9 +113,13 @@ class ChatStream {
   void fail(const Error& error, std::string& out);
 
  private:
-  void open_chunk(std::uint32_t choice, std::string& out) const;
-  void close_chunk(std::string_view finish, std::string_view logprobs, std::string& out) const;
-  bool append_delta(ChatChoiceState& state, const ChatDelta& delta, std::string& out);
+  void begin_delta(ChatChoiceState& state, std::uint32_t choice, std::string& out) const;
+  void end_delta(std::string_view logprobs, std::string_view finish, std::string& out) const;
+  void text_chunk(ChatChoiceState& state, const ChatDelta& delta, std::string_view name,
+                  std::string_view text, std::string_view logprobs, std::string& out) const;
+  void tool_chunks(ChatChoiceState& state, const ChatDelta& delta, std::string& out) const;
+  void tool_chunk(ChatChoiceState& state, std::uint32_t choice, bool opens,
+                  std::string_view arguments, std::string& out) const;
 
   std::string head_;  // from "data: {" to the choice's index
   std::string tail_;  // from the end of the choices to the end of the event

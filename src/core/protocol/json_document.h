@@ -74,6 +74,7 @@ class JsonRef {
 
  private:
   friend class JsonDocument;
+  friend class JsonScanner;
   JsonRef(const JsonDocument* document, std::uint32_t index, std::uint32_t end)
       : document_(document), index_(index), end_(end) {}
 
