@@ -1,0 +1,416 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "engine/kernels/float_environment.h"
+#include "engine/model.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/weights.h"
+
+namespace penstock::engine {
+namespace {
+
+constexpr std::uint32_t kThreadsMax = 256;
+constexpr std::uint32_t kBatchTokensMax = 1U << 16;
+constexpr std::uint32_t kSequencesMax = 1U << 13;
+// Default pool: this many full contexts, unless that takes more than the bytes below. Pages of the
+// pool that were never used take no memory.
+constexpr std::uint64_t kDefaultContexts = 32;
+constexpr std::uint64_t kDefaultPoolBytes = 2ULL << 30;
+
+std::uint32_t blocks_for(std::uint64_t tokens) {
+  return static_cast<std::uint32_t>((tokens + kBlockTokens - 1) / kBlockTokens);
+}
+
+Status check_limit(const char* name, std::uint32_t value, std::uint32_t high) {
+  if (value >= 1 && value <= high) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} must lie in [1, {}], it is {}", name, high, value), name);
+}
+
+// Fills in defaults and refuses what cannot work.
+Status complete(EngineOptions& o, const ModelConfig& config) {
+  if (o.threads == 0) o.threads = std::clamp(std::thread::hardware_concurrency(), 1U, 64U);
+  TRY_STATUS(check_limit("threads", o.threads, kThreadsMax));
+  TRY_STATUS(check_limit("max_batch_tokens", o.max_batch_tokens, kBatchTokensMax));
+  TRY_STATUS(check_limit("max_sequences", o.max_sequences, kSequencesMax));
+  if (o.context_length == 0) o.context_length = config.context_length;
+  TRY_STATUS(check_limit("context_length", o.context_length, config.context_length));
+  if (!o.instruction_set) o.instruction_set = best_instruction_set();
+  if (!supported(*o.instruction_set)) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("this CPU cannot run {}", to_string(*o.instruction_set)),
+                "instruction_set");
+  }
+  if (o.model_name.empty()) {
+    o.model_name = std::filesystem::path(o.checkpoint_dir).lexically_normal().filename().string();
+  }
+  return {};
+}
+
+Result<std::uint32_t> pool_blocks(const EngineOptions& o, const KvLayout& layout) {
+  if (o.kv_blocks != 0) return o.kv_blocks;
+  const std::uint64_t block_bytes = layout.block_bytes();
+  if (o.kv_bytes.value != 0) {
+    const std::uint64_t blocks =
+        o.kv_bytes.value < 0 ? 0 : static_cast<std::uint64_t>(o.kv_bytes.value) / block_bytes;
+    if (blocks == 0 || blocks > UINT32_MAX) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("kv_bytes = {} gives {} blocks of {} bytes", o.kv_bytes.value, blocks,
+                              block_bytes),
+                  "kv_bytes");
+    }
+    return static_cast<std::uint32_t>(blocks);
+  }
+  const std::uint64_t context = blocks_for(o.context_length);
+  const std::uint64_t affordable = kDefaultPoolBytes / block_bytes;
+  return static_cast<std::uint32_t>(
+      std::max(context, std::min(kDefaultContexts * context, affordable)));
+}
+
+}  // namespace
+
+struct Engine::State {
+  EngineOptions options;
+  ModelConfig config;
+  Weights weights;
+  std::unique_ptr<KvPool> kv;
+  std::unique_ptr<ThreadPool> threads;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Scheduler> scheduler;
+  std::vector<Sampler> samplers;  // one per thread
+  ModelDescription description;
+  LogitsObserver observer;
+
+  Batch batch;
+  std::vector<RequestId> cancelled;
+  std::vector<EngineOutput> early;  // finished without a forward pass
+  // One draw: the logits of row `row` for a sequence.
+  struct Draw {
+    Sequence* sequence;
+    std::size_t row;
+    std::optional<OutputToken> token;
+  };
+  std::vector<Draw> draws;
+
+  std::atomic<std::uint64_t> steps{0};
+  std::atomic<std::uint32_t> running{0};
+  std::atomic<std::uint32_t> waiting{0};
+  std::atomic<std::int64_t> used_blocks{0};
+
+  bool stops(const SamplingParams& params, TokenId token) const;
+  std::optional<FinishReason> finish_reason(const Sequence& sequence) const;
+  std::optional<FinishReason> finish_reason_before(const EngineRequest& request) const;
+  Status check(const EngineRequest& request);
+  Status check_prefix(const EngineRequest& request, const AttachedPrefix& prefix) const;
+  void apply_cancellations(StepOutputs& out);
+  void draw_tokens();
+  void take(Draw& draw, StepOutputs& out);
+  void publish_load();
+};
+
+Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
+  auto state = std::make_unique<State>();
+  TRY(state->config, load_config(options.checkpoint_dir));
+  TRY_STATUS(complete(options, state->config));
+  const FloatEnvironment environment;
+  TRY(state->weights, load_weights(options.checkpoint_dir, state->config));
+  const ModelConfig& config = state->config;
+  const KvLayout layout{config.layers, config.kv_lora_rank, config.rope_width, options.kv_dtype};
+  TRY(const std::uint32_t blocks, pool_blocks(options, layout));
+  TRY(state->kv, KvPool::open(layout, blocks));
+  const Kernels& table = kernels(*options.instruction_set);
+  state->threads = std::make_unique<ThreadPool>(options.threads);
+  // A pass has at most one logits row per sequence and per row.
+  state->model = std::make_unique<Model>(config, state->weights, table, *state->threads, *state->kv,
+                                         options.max_batch_tokens,
+                                         std::min(options.max_batch_tokens, options.max_sequences));
+  state->scheduler = std::make_unique<Scheduler>(
+      *state->kv, SchedulerLimits{options.max_batch_tokens, options.max_sequences});
+  for (std::uint32_t i = 0; i < options.threads; ++i) {
+    state->samplers.emplace_back(table, config.vocab_size);
+  }
+  state->description = {options.model_name, options.checkpoint_dir, options.context_length,
+                        config.vocab_size, true};
+  state->options = std::move(options);
+  return std::unique_ptr<Engine>(new Engine(std::move(state)));
+}
+
+bool Engine::State::stops(const SamplingParams& params, TokenId token) const {
+  if (std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end()) return true;
+  return !params.ignore_eos && std::ranges::find(config.eos, token) != config.eos.end();
+}
+
+std::optional<FinishReason> Engine::State::finish_reason(const Sequence& s) const {
+  const SamplingParams& params = s.request->request.sampling;
+  if (stops(params, s.tokens.back())) return FinishReason::kStop;
+  if (s.generated() >= params.max_tokens || s.length() >= options.context_length) {
+    return FinishReason::kLength;
+  }
+  return std::nullopt;
+}
+
+// A continued stream may have been interrupted after its last token.
+std::optional<FinishReason> Engine::State::finish_reason_before(const EngineRequest& r) const {
+  if (r.emitted.empty()) return std::nullopt;
+  if (stops(r.sampling, r.emitted.back())) return FinishReason::kStop;
+  if (r.emitted.size() >= r.sampling.max_tokens ||
+      r.prompt->size() + r.emitted.size() >= options.context_length) {
+    return FinishReason::kLength;
+  }
+  return std::nullopt;
+}
+
+Status Engine::State::check(const EngineRequest& r) {
+  if (!r.model.empty() && r.model != description.name) {
+    return fail(ErrorCode::kModelNotFound,
+                fmt::format("this engine serves \"{}\", not \"{}\"", description.name,
+                            std::string_view(r.model).substr(0, 100)),
+                "model");
+  }
+  if (r.prompt == nullptr || r.prompt->empty()) {
+    return fail(ErrorCode::kInvalidArgument, "the prompt has no tokens", "prompt");
+  }
+  TRY_STATUS(check_sampling(r.sampling, config.vocab_size));
+  const std::uint64_t length = r.prompt->size() + r.emitted.size();
+  const std::uint64_t context = options.context_length;
+  if (r.prompt->size() >= context || length > context) {
+    return fail(
+        ErrorCode::kContextLengthExceeded,
+        fmt::format("the prompt has {} tokens{}; the context of {} tokens must also hold "
+                    "at least one token of the answer",
+                    r.prompt->size(), r.emitted.empty() ? "" : " beside those emitted", context),
+        "prompt");
+  }
+  const std::uint64_t longest = std::min(context, r.prompt->size() + r.sampling.max_tokens);
+  if (blocks_for(longest) > kv->blocks()) {
+    return fail(ErrorCode::kContextLengthExceeded,
+                fmt::format("prompt and answer of up to {} tokens need {} KV blocks, the pool has "
+                            "{}; lower max_tokens or give the engine more KV memory",
+                            longest, blocks_for(longest), kv->blocks()),
+                "max_tokens");
+  }
+  for (const std::span<const TokenId> tokens :
+       {std::span<const TokenId>(*r.prompt), std::span<const TokenId>(r.emitted)}) {
+    const auto wrong =
+        std::ranges::find_if(tokens, [&](TokenId t) { return t >= config.vocab_size; });
+    if (wrong != tokens.end()) {
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("token {} lies outside the vocabulary of {}", *wrong, config.vocab_size),
+          tokens.data() == r.emitted.data() ? "emitted" : "prompt");
+    }
+  }
+  if (!r.emitted.empty() && r.sampling.choices != 1) {
+    return fail(ErrorCode::kInvalidArgument, "a continued stream has one choice", "emitted");
+  }
+  if (scheduler->find(r.id) != nullptr) {
+    return fail(ErrorCode::kConflict, fmt::format("request id {} is in use", r.id.value));
+  }
+  if (scheduler->waiting_count() >= options.max_waiting) {
+    return fail(ErrorCode::kOverloaded,
+                fmt::format("{} requests are waiting already", options.max_waiting));
+  }
+  return {};
+}
+
+Status Engine::State::check_prefix(const EngineRequest& r, const AttachedPrefix& prefix) const {
+  if (prefix.length >= r.prompt->size() || prefix.blocks.size() != blocks_for(prefix.length)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("an attached prefix of {} tokens in {} blocks does not fit a prompt of "
+                            "{} tokens",
+                            prefix.length, prefix.blocks.size(), r.prompt->size()));
+  }
+  return {};
+}
+
+Status Engine::submit(EngineRequest request, AttachedPrefix prefix) {
+  Status status = state_->check(request);
+  if (status) status = state_->check_prefix(request, prefix);
+  const auto finish =
+      status ? state_->finish_reason_before(request) : std::optional<FinishReason>();
+  if (!status || finish) {
+    for (const BlockId block : prefix.blocks)
+      state_->kv->release(block);
+  }
+  if (!status) return status;
+  if (finish) {
+    EngineOutput out;
+    out.request = request.id;
+    out.finish = finish;
+    state_->early.push_back(std::move(out));
+    return {};
+  }
+  auto entry = std::make_unique<Request>();
+  entry->finished.assign(request.sampling.choices, false);
+  entry->request = std::move(request);
+  state_->scheduler->add(std::move(entry), std::move(prefix.blocks), prefix.length);
+  state_->publish_load();
+  return {};
+}
+
+void Engine::cancel(RequestId request) {
+  if (state_->scheduler->find(request) != nullptr) state_->cancelled.push_back(request);
+}
+
+bool Engine::has_work() const {
+  return !state_->early.empty() || !state_->scheduler->idle();
+}
+
+void Engine::State::apply_cancellations(StepOutputs& out) {
+  for (const RequestId id : std::exchange(cancelled, {})) {
+    const Request* request = scheduler->find(id);
+    if (request == nullptr) continue;
+    scheduler->drop(*request);
+    for (std::uint32_t choice = 0; choice < request->finished.size(); ++choice) {
+      if (request->finished[choice]) continue;
+      EngineOutput output;
+      output.request = id;
+      output.choice = choice;
+      output.finish = FinishReason::kCancelled;
+      out.outputs.push_back(std::move(output));
+    }
+    scheduler->forget(id);
+  }
+}
+
+void Engine::State::draw_tokens() {
+  draws.clear();
+  const std::vector<Sequence*>& sequences = scheduler->logit_sequences();
+  for (std::size_t row = 0; row < sequences.size(); ++row) {
+    draws.push_back({sequences[row], row, std::nullopt});
+    for (Sequence* other : scheduler->fork(*sequences[row])) {
+      draws.push_back({other, row, std::nullopt});
+    }
+  }
+  if (observer) {
+    for (const Draw& d : draws) {
+      observer(d.sequence->request->request.id, d.sequence->choice, d.sequence->length(),
+               model->logits(d.row));
+    }
+  }
+  const std::uint64_t work = draws.size() * config.vocab_size * 8;
+  threads->for_each(static_cast<std::uint32_t>(draws.size()), work,
+                    [&](std::uint32_t item, std::uint32_t thread) {
+                      Draw& d = draws[item];
+                      const std::span<const TokenId> tokens = d.sequence->tokens;
+                      const std::uint32_t prompt = d.sequence->prompt_length();
+                      d.token = samplers[thread].sample(
+                          model->logits(d.row), {.params = &d.sequence->request->request.sampling,
+                                                 .choice = d.sequence->choice,
+                                                 .position = d.sequence->length(),
+                                                 .prompt = tokens.first(prompt),
+                                                 .generated = tokens.subspan(prompt)});
+                    });
+}
+
+// Appends the drawn token, reports it, and ends the sequence when it is the last.
+void Engine::State::take(Draw& draw, StepOutputs& out) {
+  Sequence& s = *draw.sequence;
+  Request& request = *s.request;
+  EngineOutput output;
+  output.request = request.request.id;
+  output.choice = s.choice;
+  const bool is_first = s.length() == s.prompt_length() + request.request.emitted.size();
+  if (is_first && s.choice == 0) output.cached_tokens = request.cached_tokens;
+  if (draw.token) {
+    s.tokens.push_back(draw.token->token);
+    output.tokens.push_back(std::move(*draw.token));
+    output.finish = finish_reason(s);
+  } else {
+    output.finish = FinishReason::kError;
+    output.error = Error{ErrorCode::kInternal,
+                         "the model computed no finite logits; the checkpoint may be damaged",
+                         {},
+                         {}};
+  }
+  if (output.finish) {
+    scheduler->finish(s);
+    if (std::ranges::find(request.finished, false) == request.finished.end()) {
+      scheduler->forget(output.request);
+    }
+  }
+  out.outputs.push_back(std::move(output));
+}
+
+void Engine::State::publish_load() {
+  running.store(scheduler->running_count(), std::memory_order_relaxed);
+  waiting.store(scheduler->waiting_count(), std::memory_order_relaxed);
+  used_blocks.store(std::int64_t{kv->blocks()} - kv->free_blocks(), std::memory_order_relaxed);
+}
+
+StepOutputs Engine::step() {
+  const FloatEnvironment environment;
+  State& s = *state_;
+  StepOutputs out;
+  out.outputs = std::exchange(s.early, {});
+  s.apply_cancellations(out);
+  const PlanStats plan = s.scheduler->plan(s.batch);
+  out.stats = {plan.prefill_tokens, plan.decode_tokens, plan.preempted};
+  if (s.batch.rows() > 0) {
+    s.model->forward(s.batch);
+    s.scheduler->advance();
+    s.draw_tokens();
+    for (State::Draw& draw : s.draws)
+      s.take(draw, out);
+  }
+  s.steps.fetch_add(1, std::memory_order_relaxed);
+  s.publish_load();
+  return out;
+}
+
+EngineLoad Engine::load() const {
+  const State& s = *state_;
+  EngineLoad load;
+  load.step = s.steps.load(std::memory_order_relaxed);
+  load.running = s.running.load(std::memory_order_relaxed);
+  load.waiting = s.waiting.load(std::memory_order_relaxed);
+  load.kv_tokens_used = Tokens(s.used_blocks.load(std::memory_order_relaxed) * kBlockTokens);
+  load.kv_tokens_total = Tokens(std::int64_t{s.kv->blocks()} * kBlockTokens);
+  return load;
+}
+
+const ModelDescription& Engine::description() const {
+  return state_->description;
+}
+
+std::string Engine::summary() const {
+  const State& s = *state_;
+  return fmt::format(
+      "embedded {}, {} threads, {} MiB of weights per token, {} KV blocks of {} bytes",
+      to_string(*s.options.instruction_set), s.options.threads, s.weights.common_bytes() >> 20,
+      s.kv->blocks(), s.kv->layout().block_bytes());
+}
+
+ExpertCounts Engine::expert_counts() const {
+  const ModelConfig& c = state_->config;
+  return {c.dense_layers, c.moe_layers(), c.experts, state_->model->expert_counts()};
+}
+
+KvPool& Engine::pool() {
+  return *state_->kv;
+}
+
+std::optional<SequenceBlocks> Engine::sequence_blocks(RequestId request,
+                                                      std::uint32_t choice) const {
+  const Sequence* sequence = state_->scheduler->running(request, choice);
+  if (sequence == nullptr) return std::nullopt;
+  return SequenceBlocks{sequence->blocks, sequence->computed};
+}
+
+void Engine::set_logits_observer(LogitsObserver observer) {
+  state_->observer = std::move(observer);
+}
+
+}  // namespace penstock::engine

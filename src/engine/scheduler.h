@@ -1,0 +1,126 @@
+// Decides what each forward pass computes: continuous batching, chunked prefill, preemption.
+//
+// Sequences are ordered by (submission, choice). Each step the token budget goes first to sequences
+// that need one row (decodes), then to unfinished prompts, oldest first, then to admissions from
+// the queue, in order. Blocks are reserved oldest first; when the pool is full the youngest
+// sequence that holds blocks gives them all back and returns to its place in the queue with the
+// tokens it has: it is recomputed later, to the same bits. A request with n choices is one sequence
+// until its prompt is computed; fork() then lets the others share its blocks, and a shared block is
+// copied before it is written.
+//
+// Invariants: the oldest sequence always gets on (submit() admits no request that the empty pool
+// could not hold); a scheduled sequence owns the block it writes; every block reference is released
+// when its sequence ends. Deterministic: no clock, no randomness. Errors: none; validation is the
+// engine's. Concurrency: one thread. Source: design.md section 8.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "domain/engine.h"
+#include "engine/batch.h"
+#include "engine/kv_pool.h"
+
+namespace penstock::engine {
+
+// A request as the engine keeps it until all its choices have finished.
+struct Request {
+  EngineRequest request;
+  std::uint64_t order = 0;
+  std::uint32_t cached_tokens = 0;
+  bool forked = false;
+  std::vector<bool> finished;  // [choices]
+};
+
+struct Sequence {
+  Request* request = nullptr;
+  std::uint32_t choice = 0;
+  std::vector<TokenId> tokens;  // prompt, emitted, generated
+  std::uint32_t computed = 0;   // of tokens: have KV
+  std::vector<BlockId> blocks;  // cover at least [0, computed)
+  std::uint32_t scheduled = 0;  // rows in the batch being planned or run
+
+  std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()); }
+  std::uint32_t pending() const { return length() - computed; }
+  std::uint32_t prompt_length() const {
+    return static_cast<std::uint32_t>(request->request.prompt->size());
+  }
+  std::uint32_t generated() const { return length() - prompt_length(); }
+  bool older_than(const Sequence& other) const {
+    return request->order != other.request->order ? request->order < other.request->order
+                                                  : choice < other.choice;
+  }
+};
+
+struct SchedulerLimits {
+  std::uint32_t max_batch_tokens = 0;
+  std::uint32_t max_sequences = 0;
+};
+
+struct PlanStats {
+  std::uint32_t prefill_tokens = 0;
+  std::uint32_t decode_tokens = 0;
+  std::uint32_t preempted = 0;
+};
+
+class Scheduler {
+ public:
+  Scheduler(KvPool& kv, SchedulerLimits limits) : kv_(kv), limits_(limits) {}
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Queues choice 0 of the request; takes over the references in `blocks` (positions [0,
+  // computed)).
+  void add(std::unique_ptr<Request> request, std::vector<BlockId> blocks, std::uint32_t computed);
+  Request* find(RequestId id);
+
+  // Fills the batch for the next forward pass and marks what each sequence gets. A sequence whose
+  // last pending token is in the batch asks for logits; logit_sequences() lists those, row by row.
+  PlanStats plan(Batch& batch);
+  const std::vector<Sequence*>& logit_sequences() const { return logit_sequences_; }
+  // The forward pass is done: scheduled rows are computed.
+  void advance();
+
+  // Makes the other choices of a sequence whose prompt was just computed; they share its blocks, or
+  // wait when max_sequences run already. Returns the new sequences, by choice.
+  std::vector<Sequence*> fork(Sequence& first);
+  // Ends a sequence and releases its blocks; `sequence` is gone afterwards.
+  void finish(Sequence& sequence);
+  // Ends all sequences of the request. The request itself stays until forget().
+  void drop(const Request& request);
+  void forget(RequestId id);
+
+  const Sequence* running(RequestId id, std::uint32_t choice) const;
+  std::uint32_t running_count() const { return static_cast<std::uint32_t>(running_.size()); }
+  std::uint32_t waiting_count() const { return static_cast<std::uint32_t>(waiting_.size()); }
+  bool idle() const { return running_.empty() && waiting_.empty(); }
+
+ private:
+  using Owned = std::unique_ptr<Sequence>;
+
+  void assign_rows();
+  bool reserve(Sequence& sequence, std::uint32_t rows);
+  // Takes the blocks of the youngest holder that is younger than `sequence`; false when none is.
+  bool reclaim(const Sequence& sequence);
+  void give_back(Sequence& sequence);
+  void queue(Owned sequence);
+  void admit(std::uint32_t budget);
+  void emit(Batch& batch, PlanStats& stats);
+  void requeue_preempted();
+
+  KvPool& kv_;
+  SchedulerLimits limits_;
+  std::uint64_t next_order_ = 1;
+  std::map<RequestId, std::unique_ptr<Request>> requests_;
+  std::vector<Owned> running_;        // oldest first
+  std::deque<Owned> waiting_;         // oldest first
+  std::vector<Sequence*> preempted_;  // of running_, while planning
+  std::vector<Sequence*> logit_sequences_;
+};
+
+}  // namespace penstock::engine
