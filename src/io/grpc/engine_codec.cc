@@ -1,0 +1,346 @@
+#include "io/grpc/engine_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace penstock::control {
+namespace {
+
+constexpr std::uint64_t kKvTokensMax = std::uint64_t{1} << 48;
+constexpr std::uint32_t kRequestsMax = 1U << 24;
+// A logprob is at most 0; the slack is for an engine that sums in single precision.
+constexpr float kLogprobMax = 0.01F;
+
+std::unexpected<Error> broken(std::string message) {
+  return fail(ErrorCode::kDataLoss, std::move(message));
+}
+
+void encode(const SamplingParams& in, wire::Sampling& out) {
+  out.set_temperature(in.temperature);
+  out.set_top_p(in.top_p);
+  out.set_top_k(in.top_k);
+  out.set_min_p(in.min_p);
+  out.set_presence_penalty(in.presence_penalty);
+  out.set_frequency_penalty(in.frequency_penalty);
+  out.set_repetition_penalty(in.repetition_penalty);
+  out.set_seed(in.seed);
+  for (const auto& [token, bias] : in.logit_bias) {
+    wire::LogitBias& entry = *out.add_logit_bias();
+    entry.set_token(token);
+    entry.set_bias(bias);
+  }
+  out.mutable_stop_token_ids()->Add(in.stop_token_ids.begin(), in.stop_token_ids.end());
+  out.set_ignore_eos(in.ignore_eos);
+  out.set_top_logprobs(in.top_logprobs);
+  out.set_choices(in.choices);
+  out.set_max_tokens(in.max_tokens);
+}
+
+SamplingParams decode(const wire::Sampling& in) {
+  SamplingParams out;
+  out.temperature = in.temperature();
+  out.top_p = in.top_p();
+  out.top_k = in.top_k();
+  out.min_p = in.min_p();
+  out.presence_penalty = in.presence_penalty();
+  out.frequency_penalty = in.frequency_penalty();
+  out.repetition_penalty = in.repetition_penalty();
+  out.seed = in.seed();
+  out.logit_bias.reserve(static_cast<std::size_t>(in.logit_bias_size()));
+  for (const wire::LogitBias& entry : in.logit_bias()) {
+    out.logit_bias.emplace_back(entry.token(), entry.bias());
+  }
+  out.stop_token_ids.assign(in.stop_token_ids().begin(), in.stop_token_ids().end());
+  out.ignore_eos = in.ignore_eos();
+  out.top_logprobs = in.top_logprobs();
+  out.choices = in.choices();
+  out.max_tokens = in.max_tokens();
+  return out;
+}
+
+wire::Finish to_wire(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return wire::FINISH_STOP;
+    case FinishReason::kLength:
+      return wire::FINISH_LENGTH;
+    case FinishReason::kCancelled:
+      return wire::FINISH_CANCELLED;
+    case FinishReason::kError:
+      return wire::FINISH_ERROR;
+  }
+  return wire::FINISH_ERROR;
+}
+
+Status decode_finish(const wire::Output& in, EngineOutput& out) {
+  switch (in.finish()) {
+    case wire::FINISH_NONE:
+      break;
+    case wire::FINISH_STOP:
+      out.finish = FinishReason::kStop;
+      break;
+    case wire::FINISH_LENGTH:
+      out.finish = FinishReason::kLength;
+      break;
+    case wire::FINISH_CANCELLED:
+      out.finish = FinishReason::kCancelled;
+      break;
+    case wire::FINISH_ERROR: {
+      if (in.error_code() > static_cast<std::uint32_t>(ErrorCode::kInternal)) {
+        return broken(fmt::format("unknown error code {}", in.error_code()));
+      }
+      if (in.error_message().size() > kErrorTextMax || in.error_field().size() > kErrorTextMax) {
+        return broken("error text is too long");
+      }
+      out.finish = FinishReason::kError;
+      out.error =
+          Error{static_cast<ErrorCode>(in.error_code()), in.error_message(), in.error_field(), {}};
+      break;
+    }
+    default:
+      return broken(fmt::format("unknown finish reason {}", static_cast<int>(in.finish())));
+  }
+  return {};
+}
+
+// Checks that the logprob arrays fit the tokens; after this they can be walked without looking.
+Status check_logprob_counts(const wire::Output& in, const OutputShape& shape) {
+  if (shape.top_logprobs < 0) {
+    if (in.logprobs_size() + in.top_counts_size() + in.top_tokens_size() + in.top_logprobs_size() !=
+        0) {
+      return broken("logprobs that nobody asked for");
+    }
+    return {};
+  }
+  if (in.logprobs_size() != in.tokens_size() || in.top_counts_size() != in.tokens_size()) {
+    return broken(fmt::format("{} tokens with {} logprobs and {} counts", in.tokens_size(),
+                              in.logprobs_size(), in.top_counts_size()));
+  }
+  std::uint64_t sum = 0;
+  for (const std::uint32_t count : in.top_counts()) {
+    if (count > static_cast<std::uint32_t>(shape.top_logprobs)) {
+      return broken(fmt::format("{} alternatives, {} asked for", count, shape.top_logprobs));
+    }
+    sum += count;
+  }
+  if (sum != static_cast<std::uint64_t>(in.top_tokens_size()) ||
+      sum != static_cast<std::uint64_t>(in.top_logprobs_size())) {
+    return broken(fmt::format("alternatives: counts say {}, there are {} tokens and {} logprobs",
+                              sum, in.top_tokens_size(), in.top_logprobs_size()));
+  }
+  return {};
+}
+
+Status check_values(const wire::Output& in, std::uint32_t vocab_size) {
+  const auto is_token = [&](std::uint32_t token) { return token < vocab_size; };
+  const auto is_logprob = [](float logprob) { return logprob <= kLogprobMax; };  // NaN is not
+  if (!std::ranges::all_of(in.tokens(), is_token) ||
+      !std::ranges::all_of(in.top_tokens(), is_token)) {
+    return broken(fmt::format("a token id outside the vocabulary of {}", vocab_size));
+  }
+  if (!std::ranges::all_of(in.logprobs(), is_logprob) ||
+      !std::ranges::all_of(in.top_logprobs(), is_logprob)) {
+    return broken("a logprob that is positive or not a number");
+  }
+  return {};
+}
+
+// The length of the valid UTF-8 character at the start of `text`; 0 when there is none.
+std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
+  const unsigned second = byte(1);
+  if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) ||
+      (first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F)) {
+    return 0;
+  }
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0U) != 0x80U) return 0;
+  }
+  return length;
+}
+
+}  // namespace
+
+std::string clean_utf8(std::string_view text, std::size_t bytes_max) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (out.size() + std::max<std::size_t>(length, 1) > bytes_max) break;
+    if (length == 0) {
+      out.push_back('?');
+    } else {
+      out.append(text.substr(0, length));
+    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return out;
+}
+
+void encode(const EngineRequest& request, wire::Submit& submit) {
+  submit.set_request_id(request.id.value);
+  submit.set_model(request.model);
+  if (request.prompt) submit.mutable_prompt()->Add(request.prompt->begin(), request.prompt->end());
+  encode(request.sampling, *submit.mutable_sampling());
+  submit.mutable_emitted()->Add(request.emitted.begin(), request.emitted.end());
+}
+
+Result<EngineRequest> decode(const wire::Submit& submit) {
+  if (submit.model().size() > kErrorTextMax) {
+    return fail(ErrorCode::kInvalidArgument, "the model's name is too long", "model");
+  }
+  EngineRequest request;
+  request.id = RequestId(submit.request_id());
+  request.model = submit.model();
+  request.prompt =
+      std::make_shared<const std::vector<TokenId>>(submit.prompt().begin(), submit.prompt().end());
+  request.sampling = decode(submit.sampling());
+  request.emitted.assign(submit.emitted().begin(), submit.emitted().end());
+  return request;
+}
+
+void encode(const WorkerDescription& worker, wire::WorkerHello& hello) {
+  hello.set_worker_epoch(worker.epoch.value);
+  hello.set_name(clean_utf8(worker.name, kErrorTextMax));
+  hello.set_engine(clean_utf8(worker.engine, kErrorTextMax));
+  hello.set_protocol_version(kProtocolVersion);
+  for (const ModelDescription& model : worker.models) {
+    wire::Model& out = *hello.add_models();
+    out.set_name(model.name);
+    out.set_checkpoint_dir(model.checkpoint_dir);
+    out.set_context_length(model.context_length);
+    out.set_vocab_size(model.vocab_size);
+    out.set_bit_exact(model.bit_exact);
+  }
+}
+
+Result<WorkerDescription> decode(const wire::WorkerHello& hello) {
+  if (hello.protocol_version() != kProtocolVersion) {
+    return broken(fmt::format("protocol version {}, this build speaks {}", hello.protocol_version(),
+                              kProtocolVersion));
+  }
+  if (static_cast<std::size_t>(hello.models_size()) > kModelsMax) {
+    return broken(fmt::format("{} models, more than {}", hello.models_size(), kModelsMax));
+  }
+  if (hello.name().size() > kErrorTextMax || hello.engine().size() > kErrorTextMax) {
+    return broken("the worker's name is too long");
+  }
+  WorkerDescription worker;
+  worker.epoch = Epoch(hello.worker_epoch());
+  worker.name = hello.name();
+  worker.engine = hello.engine();
+  std::unordered_set<std::string_view> names;
+  for (const wire::Model& model : hello.models()) {
+    if (model.name().empty() || model.name().size() > kErrorTextMax ||
+        model.checkpoint_dir().size() > kErrorTextMax || !names.insert(model.name()).second) {
+      return broken("a model whose name is empty, too long or given twice");
+    }
+    if (model.vocab_size() == 0 || model.vocab_size() > kVocabMax || model.context_length() == 0 ||
+        model.context_length() > kContextMax) {
+      return broken(fmt::format("model {} with a vocabulary of {} and a context of {}",
+                                model.name(), model.vocab_size(), model.context_length()));
+    }
+    worker.models.push_back({model.name(), model.checkpoint_dir(), model.context_length(),
+                             model.vocab_size(), model.bit_exact()});
+  }
+  return worker;
+}
+
+void encode(const EngineLoad& load, std::uint32_t rank, wire::RankLoad& out) {
+  out.set_rank(rank);
+  out.set_running(load.running);
+  out.set_waiting(load.waiting);
+  out.set_kv_tokens_used(static_cast<std::uint64_t>(load.kv_tokens_used.value));
+  out.set_kv_tokens_total(static_cast<std::uint64_t>(load.kv_tokens_total.value));
+  out.set_step(load.step);
+  out.set_model(load.model);
+}
+
+Result<std::vector<EngineLoad>> decode(
+    const google::protobuf::RepeatedPtrField<wire::RankLoad>& loads, std::size_t models) {
+  if (static_cast<std::size_t>(loads.size()) > kRanksMax) {
+    return broken(fmt::format("{} ranks, more than {}", loads.size(), kRanksMax));
+  }
+  std::vector<EngineLoad> out;
+  out.reserve(static_cast<std::size_t>(loads.size()));
+  for (const wire::RankLoad& load : loads) {
+    if (load.rank() != out.size() || load.model() >= models) {
+      return broken(fmt::format("load of rank {} (model {}) at place {}", load.rank(), load.model(),
+                                out.size()));
+    }
+    if (load.running() > kRequestsMax || load.waiting() > kRequestsMax ||
+        load.kv_tokens_total() > kKvTokensMax || load.kv_tokens_used() > load.kv_tokens_total()) {
+      return broken(fmt::format("absurd load: {} running, {} waiting, {} of {} KV tokens",
+                                load.running(), load.waiting(), load.kv_tokens_used(),
+                                load.kv_tokens_total()));
+    }
+    out.push_back({load.step(), load.running(), load.waiting(),
+                   Tokens(static_cast<std::int64_t>(load.kv_tokens_used())),
+                   Tokens(static_cast<std::int64_t>(load.kv_tokens_total())), load.model()});
+  }
+  return out;
+}
+
+void append(const EngineOutput& output, bool has_logprobs, wire::Output& out) {
+  out.set_request_id(output.request.value);
+  out.set_choice(output.choice);
+  for (const OutputToken& token : output.tokens) {
+    out.add_tokens(token.token);
+    if (!has_logprobs) continue;
+    out.add_logprobs(token.logprob);
+    out.add_top_counts(static_cast<std::uint32_t>(token.top.size()));
+    for (const TokenLogprob& alternative : token.top) {
+      out.add_top_tokens(alternative.token);
+      out.add_top_logprobs(alternative.logprob);
+    }
+  }
+  if (output.cached_tokens != 0) out.set_cached_tokens(output.cached_tokens);
+  if (!output.finish) return;
+  out.set_finish(to_wire(*output.finish));
+  if (!output.error) return;
+  out.set_error_code(static_cast<std::uint32_t>(output.error->code));
+  out.set_error_message(clean_utf8(output.error->message, kErrorTextMax));
+  out.set_error_field(clean_utf8(output.error->field, kErrorTextMax));
+}
+
+Result<EngineOutput> decode(const wire::Output& in, const OutputShape& shape) {
+  if (in.choice() >= shape.choices) {
+    return broken(fmt::format("choice {} of {}", in.choice(), shape.choices));
+  }
+  if (in.cached_tokens() > shape.prompt_tokens) {
+    return broken(
+        fmt::format("{} cached tokens of a prompt of {}", in.cached_tokens(), shape.prompt_tokens));
+  }
+  TRY_STATUS(check_logprob_counts(in, shape));
+  TRY_STATUS(check_values(in, shape.vocab_size));
+  EngineOutput out;
+  out.request = RequestId(in.request_id());
+  out.choice = in.choice();
+  out.cached_tokens = in.cached_tokens();
+  TRY_STATUS(decode_finish(in, out));
+  out.tokens.reserve(static_cast<std::size_t>(in.tokens_size()));
+  int next_top = 0;
+  for (int i = 0; i < in.tokens_size(); ++i) {
+    OutputToken token{in.tokens(i), 0.0F, {}};
+    if (shape.top_logprobs >= 0) {
+      token.logprob = in.logprobs(i);
+      const int end = next_top + static_cast<int>(in.top_counts(i));
+      token.top.reserve(in.top_counts(i));
+      for (; next_top < end; ++next_top) {
+        token.top.push_back({in.top_tokens(next_top), in.top_logprobs(next_top)});
+      }
+    }
+    out.tokens.push_back(std::move(token));
+  }
+  return out;
+}
+
+}  // namespace penstock::control

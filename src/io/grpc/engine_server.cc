@@ -1,0 +1,425 @@
+#include "io/grpc/engine_server.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include <fmt/format.h>
+#include <grpcpp/grpcpp.h>
+
+#include "io/grpc/server_stream.h"
+
+namespace penstock::control {
+namespace {
+
+constexpr std::string_view kUnixPrefix = "unix:";
+constexpr std::string_view kUnixAbsolutePrefix = "unix://";
+
+Instant monotonic_now() {
+  return Instant(
+      std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch()));
+}
+
+// The path of a unix address; empty for others.
+std::string unix_path(std::string_view address) {
+  if (address.starts_with(kUnixAbsolutePrefix)) {
+    return std::string(address.substr(kUnixAbsolutePrefix.size()));
+  }
+  if (address.starts_with(kUnixPrefix)) return std::string(address.substr(kUnixPrefix.size()));
+  return {};
+}
+
+// gRPC unlinks whatever socket it finds at the path, so a second worker would silently take the
+// place of the first; asking first whether somebody listens turns that into an error.
+Status check_unix_path(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("the socket path {} is longer than {} bytes; use a shorter folder",
+                            path, sizeof address.sun_path - 1));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return fail(ErrorCode::kIo, "cannot make a Unix socket");
+  const int connected = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  ::close(fd);
+  if (connected == 0) {
+    return fail(ErrorCode::kConflict,
+                fmt::format("another worker listens on {}; stop it or use another path", path));
+  }
+  return {};
+}
+
+// Ends a stream that there is no room for.
+class RefusedStream final
+    : public ::grpc::ServerBidiReactor<wire::GatewayFrame, wire::WorkerFrame> {
+ public:
+  explicit RefusedStream(const std::string& reason) {
+    Finish({::grpc::StatusCode::RESOURCE_EXHAUSTED, reason});
+  }
+  void OnDone() override { delete this; }
+};
+
+service::StreamOutput refusal(service::StreamId stream, std::uint64_t request, Error error) {
+  EngineOutput output;
+  output.request = RequestId(request);
+  output.finish = FinishReason::kError;
+  output.error = std::move(error);
+  return {stream, std::move(output), false};
+}
+
+}  // namespace
+
+struct EngineServer::State final : public wire::Engine::CallbackService, public StreamHost {
+  State(EngineServerOptions o, std::vector<std::unique_ptr<service::WorkerEngine>> engines);
+  ~State() override = default;
+
+  Status listen();
+  void run_heartbeat();
+  void beat();
+  void stop();
+  void deliver(std::vector<service::StreamOutput>& outputs);
+  void engine_drained();
+  std::vector<std::shared_ptr<ServerStream>> streams_now() const;
+
+  ::grpc::ServerBidiReactor<wire::GatewayFrame, wire::WorkerFrame>* Serve(
+      ::grpc::CallbackServerContext* context) override;
+  void on_hello(ServerStream& stream, const wire::Hello& hello) override;
+  void on_submit(ServerStream& stream, const wire::Submit& submit) override;
+  bool on_cancel(ServerStream& stream, RequestId request) override;
+  void on_ended(ServerStream& stream) override;
+  void on_cut_off(ServerStream& stream, const std::string& reason) override;
+  void on_done(ServerStream& stream) override;
+  bool draining() const override { return is_draining.load(); }
+  Instant now() const override { return options.now ? options.now() : monotonic_now(); }
+
+  struct Entry {
+    std::shared_ptr<ServerStream> stream;
+    bool ended = false;  // its requests were dropped; gRPC still holds it
+    std::pair<std::uint64_t, std::uint32_t> gateway{};
+  };
+
+  const EngineServerOptions options;
+  WorkerDescription description;
+  LoadBoard board;
+  std::vector<std::unique_ptr<EngineThread>> engines;
+  std::unordered_map<std::string, std::size_t> engine_of_model;
+  std::string address;
+  std::unique_ptr<::grpc::Server> server;
+
+  mutable std::mutex mutex;  // of what follows; taken before mailboxes, never with a stream's
+  std::map<service::StreamId, Entry> streams;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, service::StreamId> by_gateway;
+  std::uint64_t last_stream = 0;
+  EngineServerCounters counters;
+  std::function<void()> when_empty;
+  std::size_t engines_drained = 0;
+
+  std::atomic<bool> is_draining = false;
+  std::condition_variable beat_wake;
+  std::condition_variable streams_gone;
+  bool stopping = false;
+  std::thread heartbeat;
+};
+
+EngineServer::State::State(EngineServerOptions o,
+                           std::vector<std::unique_ptr<service::WorkerEngine>> engine_list)
+    : options(std::move(o)), board(engine_list.size()) {
+  description.epoch = options.epoch;
+  description.name = options.name;
+  description.engine = options.engine;
+  for (std::size_t rank = 0; rank < engine_list.size(); ++rank) {
+    const ModelDescription& model = engine_list[rank]->description();
+    description.models.push_back(model);
+    engine_of_model.emplace(model.name, rank);
+    EngineLoad load = engine_list[rank]->load();
+    load.step = 0;
+    board.publish(rank, load);
+    engines.push_back(std::make_unique<EngineThread>(
+        std::move(engine_list[rank]), options.worker, options.mailbox, rank, board,
+        [this](std::vector<service::StreamOutput>& outputs) { deliver(outputs); },
+        [this] { engine_drained(); }));
+  }
+}
+
+Status EngineServer::State::listen() {
+  const std::string path = unix_path(options.listen);
+  if (!path.empty()) TRY_STATUS(check_unix_path(path));
+  ::grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(options.listen, ::grpc::InsecureServerCredentials(), &port);
+  // With SO_REUSEPORT a stale worker would share the port unnoticed.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A gateway host that vanished without closing is noticed by pings.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
+  builder.SetMaxSendMessageSize(static_cast<int>(kMessageBytesMax));
+  builder.RegisterService(static_cast<wire::Engine::CallbackService*>(this));
+  server = builder.BuildAndStart();
+  if (!server) {
+    return fail(ErrorCode::kIo,
+                fmt::format("cannot listen on {}: is the address in use, or the folder missing?",
+                            options.listen));
+  }
+  address = options.listen;
+  if (path.empty()) {
+    const std::size_t colon = address.rfind(':');
+    address = fmt::format("{}:{}", address.substr(0, colon), port);
+  } else {
+    ::chmod(path.c_str(), S_IRUSR | S_IWUSR);  // the folder's mode guards the moment before
+  }
+  for (auto& engine : engines)
+    engine->start();
+  heartbeat = std::thread([this] { run_heartbeat(); });
+  return {};
+}
+
+void EngineServer::State::run_heartbeat() {
+  std::unique_lock lock(mutex);
+  while (!stopping) {
+    if (beat_wake.wait_for(lock, options.heartbeat, [this] { return stopping; })) return;
+    lock.unlock();
+    beat();
+    lock.lock();
+  }
+}
+
+std::vector<std::shared_ptr<ServerStream>> EngineServer::State::streams_now() const {
+  std::vector<std::shared_ptr<ServerStream>> out;
+  const std::lock_guard lock(mutex);
+  for (const auto& [id, entry] : streams)
+    out.push_back(entry.stream);
+  return out;
+}
+
+void EngineServer::State::beat() {
+  for (const auto& stream : streams_now())
+    stream->beat();
+}
+
+void EngineServer::State::deliver(std::vector<service::StreamOutput>& outputs) {
+  const auto send = [this](service::StreamId id, std::span<const service::StreamOutput> group) {
+    std::shared_ptr<ServerStream> stream;
+    {
+      const std::lock_guard lock(mutex);
+      if (const auto found = streams.find(id); found != streams.end()) {
+        stream = found->second.stream;
+      }
+    }
+    if (stream) stream->send(group);
+  };
+  const service::StreamId first = outputs.front().stream;
+  if (std::ranges::all_of(outputs, [&](const auto& o) { return o.stream == first; })) {
+    send(first, outputs);
+    return;
+  }
+  std::map<service::StreamId, std::vector<service::StreamOutput>> groups;
+  for (service::StreamOutput& output : outputs)
+    groups[output.stream].push_back(std::move(output));
+  for (const auto& [id, group] : groups)
+    send(id, group);
+}
+
+void EngineServer::State::engine_drained() {
+  std::function<void()> call;
+  {
+    const std::lock_guard lock(mutex);
+    if (++engines_drained == engines.size()) call = std::move(when_empty);
+  }
+  if (call) call();
+}
+
+::grpc::ServerBidiReactor<wire::GatewayFrame, wire::WorkerFrame>* EngineServer::State::Serve(
+    ::grpc::CallbackServerContext* context) {
+  std::shared_ptr<ServerStream> stream;
+  {
+    const std::lock_guard lock(mutex);
+    if (stopping || streams.size() >= options.streams_max) {
+      ++counters.streams_refused;
+      return new RefusedStream(stopping ? "the worker is shutting down" : "too many streams");
+    }
+    ++counters.streams_opened;
+    const service::StreamId id(++last_stream);
+    stream = std::make_shared<ServerStream>(
+        *context, id, description, ServerStreamLimits{options.pending_bytes_max, options.stall_max},
+        board, *this);
+    streams.emplace(id, Entry{stream, false, {}});
+  }
+  stream->start();
+  return stream.get();
+}
+
+void EngineServer::State::on_hello(ServerStream& stream, const wire::Hello& hello) {
+  std::shared_ptr<ServerStream> stale;
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = streams.find(stream.id());
+    if (found == streams.end() || found->second.ended) return;
+    found->second.gateway = {hello.gateway_epoch(), hello.shard()};
+    const auto [place, is_new] = by_gateway.try_emplace(found->second.gateway, stream.id());
+    if (!is_new) {
+      if (const auto old = streams.find(place->second); old != streams.end()) {
+        stale = old->second.stream;
+      }
+      place->second = stream.id();
+    }
+  }
+  if (!stale) return;
+  on_ended(*stale);
+  stale->finish({::grpc::StatusCode::ABORTED, "the gateway shard opened a newer stream"});
+}
+
+void EngineServer::State::on_submit(ServerStream& stream, const wire::Submit& submit) {
+  Result<EngineRequest> request = decode(submit);
+  Status status;
+  if (!request) {
+    status = std::unexpected(std::move(request).error());
+  } else {
+    const std::lock_guard lock(mutex);
+    const auto found = streams.find(stream.id());
+    if (found == streams.end() || found->second.ended) return;  // a submit after its drop
+    ++counters.submits;
+    const auto engine = engine_of_model.find(submit.model());
+    if (is_draining) {
+      status = fail(ErrorCode::kUnavailable, "the worker is draining; place it elsewhere");
+    } else if (engine == engine_of_model.end()) {
+      status = fail(ErrorCode::kModelNotFound,
+                    fmt::format("worker {} does not serve model {}", options.name, submit.model()),
+                    "model");
+    } else {
+      status = engines[engine->second]->post_submit({stream.id(), std::move(*request)});
+    }
+    if (!status) ++counters.refused;
+  }
+  if (status) return;
+  const auto output = refusal(stream.id(), submit.request_id(), std::move(status).error());
+  stream.send(std::span(&output, 1));
+}
+
+bool EngineServer::State::on_cancel(ServerStream& stream, RequestId request) {
+  // Only one engine knows the number; the others ignore it.
+  return std::ranges::all_of(
+      engines, [&](const auto& engine) { return engine->post_cancel({stream.id(), request}); });
+}
+
+void EngineServer::State::on_ended(ServerStream& stream) {
+  const std::lock_guard lock(mutex);
+  const auto found = streams.find(stream.id());
+  if (found == streams.end() || found->second.ended) return;
+  found->second.ended = true;
+  if (const auto named = by_gateway.find(found->second.gateway);
+      named != by_gateway.end() && named->second == stream.id()) {
+    by_gateway.erase(named);
+  }
+  for (const auto& engine : engines)
+    engine->post_drop(stream.id());
+}
+
+void EngineServer::State::on_cut_off(ServerStream&, const std::string&) {
+  const std::lock_guard lock(mutex);
+  ++counters.cut_offs;
+}
+
+void EngineServer::State::on_done(ServerStream& stream) {
+  std::shared_ptr<ServerStream> last;  // dies outside the lock
+  const std::lock_guard lock(mutex);
+  if (const auto found = streams.find(stream.id()); found != streams.end()) {
+    last = std::move(found->second.stream);
+    streams.erase(found);
+  }
+  if (streams.empty()) streams_gone.notify_all();
+}
+
+void EngineServer::State::stop() {
+  {
+    const std::lock_guard lock(mutex);
+    if (std::exchange(stopping, true)) return;
+    beat_wake.notify_all();
+  }
+  if (heartbeat.joinable()) heartbeat.join();
+  for (const auto& stream : streams_now()) {
+    stream->finish({::grpc::StatusCode::UNAVAILABLE, "the worker is shutting down"});
+  }
+  if (server) {
+    server->Shutdown(std::chrono::system_clock::now() + options.shutdown_max);
+    server->Wait();
+    std::unique_lock lock(mutex);  // gRPC may still be in the last reactions
+    streams_gone.wait(lock, [this] { return streams.empty(); });
+  }
+  for (const auto& engine : engines)
+    engine->stop();
+  server.reset();
+}
+
+EngineServer::EngineServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+EngineServer::~EngineServer() {
+  stop();
+}
+
+Result<std::unique_ptr<EngineServer>> EngineServer::start(
+    EngineServerOptions options, std::vector<std::unique_ptr<service::WorkerEngine>> engines) {
+  if (engines.empty()) return fail(ErrorCode::kInvalidArgument, "a worker needs an engine");
+  if (engines.size() > kModelsMax) return fail(ErrorCode::kInvalidArgument, "too many engines");
+  for (const auto& engine : engines) {
+    const std::string& name = engine->description().name;
+    if (name.empty() || name.size() > kErrorTextMax || clean_utf8(name, name.size()) != name) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("\"{}\" is no model name: it must be UTF-8, 1 to {} bytes",
+                              clean_utf8(name, 100), kErrorTextMax));
+    }
+  }
+  auto state = std::make_unique<State>(std::move(options), std::move(engines));
+  if (state->engine_of_model.size() != state->engines.size()) {
+    return fail(ErrorCode::kInvalidArgument, "two engines of one worker serve the same model name");
+  }
+  TRY_STATUS(state->listen());
+  return std::unique_ptr<EngineServer>(new EngineServer(std::move(state)));
+}
+
+const std::string& EngineServer::address() const {
+  return state_->address;
+}
+
+void EngineServer::drain(std::function<void()> when_empty) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->is_draining.exchange(true)) return;
+    state_->when_empty = std::move(when_empty);
+  }
+  for (const auto& engine : state_->engines)
+    engine->post_drain();
+  beat();
+}
+
+void EngineServer::beat() {
+  state_->beat();
+}
+
+void EngineServer::stop() {
+  state_->stop();
+}
+
+EngineServerCounters EngineServer::counters() const {
+  const std::lock_guard lock(state_->mutex);
+  EngineServerCounters counters = state_->counters;
+  counters.streams_open = state_->streams.size();
+  return counters;
+}
+
+std::vector<EngineLoad> EngineServer::loads() const {
+  return state_->board.snapshot();
+}
+
+}  // namespace penstock::control

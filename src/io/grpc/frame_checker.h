@@ -1,0 +1,66 @@
+// FrameChecker: everything a worker may not say, as a state machine over one stream's frames.
+//
+// The client registers each request that it sends; check() takes the frames in order, converts what
+// is right and names the first thing that is wrong. After an error the stream is to be dropped and
+// the checker reset.
+//
+// Rules: the hello comes first and once; step counters (all, and per rank) never fall; the number
+// of ranks stands; an output names an open request and a choice that has not finished; tokens lie
+// in the vocabulary and within max_tokens; logprobs are there exactly when asked for and add up; an
+// error ends the request. A forgotten request stays known until the worker has finished it, so that
+// what is still under way is swallowed and everything else is a breach.
+// Errors: check() fails with kDataLoss and the reason; opened() with kConflict or kModelNotFound.
+// Concurrency: one thread. Pure. Source: docs/protocol/engine.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "domain/engine.h"
+#include "io/grpc/engine_codec.h"
+
+namespace penstock::control {
+
+class FrameChecker {
+ public:
+  // Registers a request that is about to be sent.
+  Status opened(const EngineRequest& request);
+  // Takes back opened(), when sending failed.
+  void withdrawn(RequestId request) { open_.erase(request); }
+  // From now on the request's outputs are checked and dropped.
+  void forgotten(RequestId request);
+
+  // Returns the outputs of the frame for requests that are not forgotten, in order.
+  Result<std::vector<EngineOutput>> check(const wire::WorkerFrame& frame);
+
+  bool greeted() const { return greeted_; }
+  // As the hello said; id unset. Valid once greeted().
+  const WorkerDescription& description() const { return description_; }
+  const std::vector<EngineLoad>& loads() const { return loads_; }
+  bool draining() const { return draining_; }
+  // Requests the worker has not finished, those forgotten included.
+  std::size_t open() const { return open_.size(); }
+
+ private:
+  struct Open {
+    OutputShape shape;
+    std::vector<bool> finished;              // [choices]
+    std::vector<std::uint32_t> tokens_left;  // [choices]
+    std::uint32_t unfinished = 0;
+    bool forgotten = false;
+  };
+
+  Status check_loads(const wire::WorkerFrame& frame);
+  Status check_output(const wire::Output& output, std::vector<EngineOutput>& outputs);
+
+  bool greeted_ = false;
+  bool draining_ = false;
+  std::uint64_t step_ = 0;
+  WorkerDescription description_;
+  std::vector<EngineLoad> loads_;
+  std::unordered_map<RequestId, Open> open_;
+};
+
+}  // namespace penstock::control
