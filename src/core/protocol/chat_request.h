@@ -41,8 +41,8 @@ enum class ToolChoiceMode : std::uint8_t { kAuto, kNone, kRequired, kNamed };
 
 struct ToolChoice {
   ToolChoiceMode mode = ToolChoiceMode::kAuto;
-  std::string name;                  // kNamed
-  std::vector<std::string> allowed;  // allowed_tools: may only call these; empty = all
+  std::string name = {};                  // kNamed
+  std::vector<std::string> allowed = {};  // allowed_tools: may only call these; empty = all
 
   bool operator==(const ToolChoice&) const = default;
 };

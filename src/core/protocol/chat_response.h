@@ -43,11 +43,11 @@ ChatFinish chat_finish(FinishReason reason, bool called_tools, const ToolChoice&
 
 // What is the same in every chunk of one answer.
 struct ChatAnswer {
-  std::string id;                  // "chatcmpl-..."
-  std::int64_t created = 0;        // seconds since 1970
-  std::string model;               // as the client named it
-  std::string service_tier;        // empty: not sent
-  std::string system_fingerprint;  // empty: not sent
+  std::string id = {};                  // "chatcmpl-..."
+  std::int64_t created = 0;             // seconds since 1970
+  std::string model = {};               // as the client named it
+  std::string service_tier = {};        // empty: not sent
+  std::string system_fingerprint = {};  // empty: not sent
   std::uint32_t choices = 1;
   bool logprobs = false;
   bool include_usage = false;  // streams only
@@ -67,18 +67,18 @@ struct LogprobEntry {
 // Calls come one after the other: index 0 first, and no piece of an index once the next has begun.
 struct ToolCallPiece {
   std::uint32_t index = 0;
-  std::string_view id;
-  std::string_view name;
-  std::string_view arguments;
+  std::string_view id = {};
+  std::string_view name = {};
+  std::string_view arguments = {};
 };
 
 // What was produced for one choice since the last event. Everything may be empty.
 struct ChatDelta {
   std::uint32_t choice = 0;
-  std::string_view reasoning;
-  std::string_view content;
-  std::span<const ToolCallPiece> tool_calls;
-  std::span<const LogprobEntry> logprobs;
+  std::string_view reasoning = {};
+  std::string_view content = {};
+  std::span<const ToolCallPiece> tool_calls = {};
+  std::span<const LogprobEntry> logprobs = {};
 };
 
 // State of one choice that both writers keep.

@@ -9,7 +9,7 @@
 namespace penstock::protocol {
 
 struct ModelCard {
-  std::string id;
+  std::string id = {};
   std::int64_t created = 0;  // seconds since 1970
   std::string owned_by = "penstock";
   std::uint32_t context_length = 0;  // sent as context_length and max_model_len when not 0
