@@ -8,7 +8,7 @@ run_packages=(
   libboost1.81-dev libboost-json1.81-dev libboost-url1.81-dev libssl-dev
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libfmt-dev libspdlog-dev libyaml-cpp-dev libcli11-dev libxxhash-dev libpcre2-dev
-  libutf8proc-dev prometheus-cpp-dev doctest-dev ca-certificates
+  libicu-dev prometheus-cpp-dev doctest-dev ca-certificates
 )
 test_packages=(
   clang-format-19 clang-tidy-19 llvm-19 libopenblas0-pthread python3 openssl curl

@@ -1,0 +1,109 @@
+// Writes what the reference makes of a corpus, for tests/tokenizer_parity and the speed bench.
+//
+//   node reference.mjs corpus OUT SEED BYTES   OUT/corpus.bin: (length, bytes) for every chunk
+//   node reference.mjs encode OUT VOCABULARY   OUT/VOCABULARY.ids: (count, ids) for every chunk
+//   node reference.mjs decode OUT VOCABULARY   OUT/VOCABULARY.texts: (keep, count, ids, length, bytes)
+//   node reference.mjs scripts OUT BYTES       OUT/SCRIPT.txt for each of the eight scripts
+//   node reference.mjs speed OUT VOCABULARY    prints "SCRIPT BYTES SECONDS TOKENS" for each
+// All numbers are 32-bit little-endian words. Ill-formed UTF-8 becomes U+FFFD as the conversion from
+// bytes to a JavaScript string does it.
+import { readFileSync, writeFileSync, openSync, writeSync, closeSync, mkdirSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { createRequire } from 'node:module';
+import { Corpus, Random, kScriptFiles, vocabularyFile } from './corpus.mjs';
+
+const folder = dirname(fileURLToPath(import.meta.url));
+const [command, out, ...args] = process.argv.slice(2);
+const word = (n) => { const b = Buffer.alloc(4); b.writeUInt32LE(n); return b; };
+const words = (list) => Buffer.from(Uint32Array.from(list).buffer);
+
+function load(name) {
+  const { Tokenizer } = createRequire(import.meta.url)('@anush008/tokenizers');
+  return Tokenizer.fromFile(vocabularyFile(folder, name));
+}
+const encode = async (tokenizer, text) =>
+  (await tokenizer.encode(text, null, { addSpecialTokens: false })).getIds();
+
+class Writer {
+  constructor(path) { this.file = openSync(path, 'w'); this.parts = []; this.size = 0; }
+  write(...buffers) {
+    this.parts.push(...buffers);
+    for (const buffer of buffers) this.size += buffer.length;
+    if (this.size > 1 << 22) this.flush();
+  }
+  flush() { writeSync(this.file, Buffer.concat(this.parts)); this.parts = []; this.size = 0; }
+  close() { this.flush(); closeSync(this.file); }
+}
+
+function* corpusChunks() {
+  const bytes = readFileSync(join(out, 'corpus.bin'));
+  for (let at = 0; at < bytes.length;) {
+    const length = bytes.readUInt32LE(at);
+    yield bytes.subarray(at + 4, at + 4 + length);
+    at += 4 + length;
+  }
+}
+
+const commands = {
+  corpus(seed, size) {
+    mkdirSync(out, { recursive: true });
+    const writer = new Writer(join(out, 'corpus.bin'));
+    for (const chunk of new Corpus(folder).chunks(Number(seed), Number(size))) {
+      writer.write(word(chunk.length), chunk);
+    }
+    writer.close();
+  },
+  async encode(name) {
+    const tokenizer = load(name);
+    const writer = new Writer(join(out, `${name}.ids`));
+    for (const chunk of corpusChunks()) {
+      const ids = await encode(tokenizer, chunk.toString('utf8'));
+      writer.write(word(ids.length), words(ids));
+    }
+    writer.close();
+  },
+  async decode(name) {
+    const tokenizer = load(name);
+    const size = tokenizer.getVocabSize(true);
+    const random = new Random(7);
+    const writer = new Writer(join(out, `${name}.texts`));
+    for (let i = 0; i < 6000; ++i) {
+      // Low ids hold the single bytes, so that cut characters are met often.
+      const limit = random.pick([300, 3000, size]);
+      const ids = Array.from({ length: 1 + random.below(40) },
+        () => (random.chance(0.05) ? size - 1 - random.below(260) : random.below(limit)));
+      const keep = random.below(2);
+      const text = Buffer.from(await tokenizer.decode(ids, keep === 0));
+      writer.write(word(keep), word(ids.length), words(ids), word(text.length), text);
+    }
+    writer.close();
+  },
+  scripts(size) {
+    mkdirSync(out, { recursive: true });
+    const corpus = new Corpus(folder);
+    for (const name of kScriptFiles) {
+      writeFileSync(join(out, `${name}.txt`), corpus.scriptText(name, Number(size)));
+    }
+  },
+  // In one piece per 16 KiB, about what a request carries; the first few are not counted.
+  async speed(name) {
+    const tokenizer = load(name);
+    for (const script of kScriptFiles) {
+      const text = readFileSync(join(out, `${script}.txt`), 'utf8');
+      const parts = [];
+      for (let at = 0; at < text.length; at += 16384) parts.push(text.slice(at, at + 16384).toWellFormed());
+      for (const part of parts.slice(0, 4)) await encode(tokenizer, part);
+      let tokens = 0;
+      const begin = process.hrtime.bigint();
+      for (const part of parts) tokens += (await encode(tokenizer, part)).length;
+      const seconds = Number(process.hrtime.bigint() - begin) / 1e9;
+      console.log(script, Buffer.byteLength(text), seconds, tokens);
+    }
+  },
+};
+if (!Object.hasOwn(commands, command ?? '')) {
+  console.error('usage: node reference.mjs corpus|encode|decode|scripts|speed OUT ...');
+  process.exit(64);
+}
+await commands[command](...args);
