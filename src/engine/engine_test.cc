@@ -1,0 +1,315 @@
+// Behaviour of the engine's public face. The one-arithmetic property is in one_arithmetic_test.cc.
+#include "engine/engine.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <tuple>
+
+#include "engine/testing/random_checkpoint.h"
+
+#include <doctest/doctest.h>
+
+namespace penstock::engine {
+namespace {
+
+struct Fixture {
+  TemporaryFolder folder;
+  CheckpointShape shape;
+  EngineOptions options;
+
+  Fixture() {
+    shape.context_length = 256;
+    shape.eos = {3};
+    options.checkpoint_dir = folder.path();
+    options.model_name = "random";
+    options.threads = 2;
+  }
+  std::unique_ptr<Engine> open() {
+    REQUIRE(write_checkpoint(folder.path(), shape, 21));
+    auto engine = Engine::open(options);
+    REQUIRE(engine);
+    return std::move(*engine);
+  }
+};
+
+EngineRequest request(std::uint64_t id, std::vector<TokenId> prompt, std::uint32_t max_tokens) {
+  EngineRequest r;
+  r.id = RequestId(id);
+  r.prompt = std::make_shared<const std::vector<TokenId>>(std::move(prompt));
+  r.sampling.max_tokens = max_tokens;
+  r.sampling.ignore_eos = true;
+  r.sampling.seed = id;
+  return r;
+}
+
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::optional<FinishReason> finish;
+  std::uint32_t cached = 0;
+};
+using Answers = std::map<std::pair<std::uint64_t, std::uint32_t>, Answer>;
+
+void collect(Answers& answers, const StepOutputs& step) {
+  for (const EngineOutput& o : step.outputs) {
+    Answer& a = answers[{o.request.value, o.choice}];
+    CHECK(!a.finish);
+    for (const OutputToken& t : o.tokens)
+      a.tokens.push_back(t.token);
+    a.finish = o.finish;
+    a.cached += o.cached_tokens;
+  }
+}
+
+Answers finish_all(Engine& engine) {
+  Answers answers;
+  for (int steps = 0; engine.has_work(); ++steps) {
+    REQUIRE(steps < 10000);
+    collect(answers, engine.step());
+  }
+  return answers;
+}
+
+}  // namespace
+
+TEST_CASE("a request is answered with its number of tokens, and everything is released") {
+  Fixture f;
+  const auto engine = f.open();
+  CHECK(!engine->has_work());
+  REQUIRE(engine->submit(request(1, {5, 6, 7}, 9)));
+  CHECK(engine->load().waiting == 1);
+  const Answers answers = finish_all(*engine);
+  REQUIRE(answers.size() == 1);
+  CHECK(answers.at({1, 0}).tokens.size() == 9);
+  CHECK(answers.at({1, 0}).finish == FinishReason::kLength);
+  CHECK(engine->load().kv_tokens_used == Tokens(0));
+  CHECK(engine->load().step == 9);
+  const ExpertCounts counts = engine->expert_counts();
+  CHECK(counts.first_layer == 1);
+  CHECK(counts.layers == 2);
+  std::uint64_t routed = 0;
+  for (const std::uint64_t n : counts.counts)
+    routed += n;
+  CHECK(routed == 2 * 2 * (3 + 8));  // layers x experts per token x computed tokens
+}
+
+TEST_CASE("choices differ, share the prompt's blocks, and are numbered") {
+  Fixture f;
+  const auto engine = f.open();
+  EngineRequest r = request(1, std::vector<TokenId>(100, 9), 20);
+  r.sampling.choices = 3;
+  REQUIRE(engine->submit(std::move(r)));
+  Answers answers;
+  collect(answers, engine->step());
+  CHECK(engine->load().running == 3);
+  CHECK(engine->load().kv_tokens_used == Tokens(2 * 64));
+  collect(answers, engine->step());
+  // The full block stays shared; of the partial one everybody but the last has a copy.
+  CHECK(engine->load().kv_tokens_used == Tokens((1 + 3) * 64));
+  while (engine->has_work())
+    collect(answers, engine->step());
+  CHECK(answers.size() == 3);
+  CHECK(answers.at({1, 0}).tokens != answers.at({1, 1}).tokens);
+  CHECK(answers.at({1, 1}).tokens != answers.at({1, 2}).tokens);
+  CHECK(engine->load().kv_tokens_used == Tokens(0));
+}
+
+TEST_CASE("generation ends at stop tokens, end of sequence and the context") {
+  Fixture f;
+  const auto engine = f.open();
+  EngineRequest greedy = request(1, {5, 6, 7}, 12);
+  greedy.sampling.temperature = 0;
+  REQUIRE(engine->submit(greedy));
+  const std::vector<TokenId> free_run = finish_all(*engine).at({1, 0}).tokens;
+
+  EngineRequest stopped = greedy;
+  stopped.sampling.stop_token_ids = {free_run[4]};
+  REQUIRE(engine->submit(stopped));
+  const Answer answer = finish_all(*engine).at({1, 0});
+  CHECK(answer.finish == FinishReason::kStop);
+  CHECK(answer.tokens.back() == free_run[4]);
+  CHECK(answer.tokens.size() <= 5);
+
+  EngineRequest ended = greedy;
+  ended.sampling.ignore_eos = false;
+  ended.sampling.logit_bias = {{3, 100.0F}};
+  REQUIRE(engine->submit(ended));
+  const Answer eos = finish_all(*engine).at({1, 0});
+  CHECK(eos.finish == FinishReason::kStop);
+  CHECK(eos.tokens == std::vector<TokenId>{3});
+
+  REQUIRE(engine->submit(request(2, std::vector<TokenId>(250, 8), 1000)));
+  const Answer full = finish_all(*engine).at({2, 0});
+  CHECK(full.finish == FinishReason::kLength);
+  CHECK(full.tokens.size() == 6);
+}
+
+TEST_CASE("a continued stream that had ended already ends at once") {
+  Fixture f;
+  const auto engine = f.open();
+  EngineRequest r = request(1, {5, 6}, 4);
+  r.emitted = {10, 11, 12, 13};
+  REQUIRE(engine->submit(r));
+  CHECK(engine->has_work());
+  Answers answers = finish_all(*engine);
+  CHECK(answers.at({1, 0}).finish == FinishReason::kLength);
+  CHECK(answers.at({1, 0}).tokens.empty());
+  r.emitted = {10, 3};
+  r.sampling.ignore_eos = false;
+  REQUIRE(engine->submit(r));
+  CHECK(finish_all(*engine).at({1, 0}).finish == FinishReason::kStop);
+}
+
+TEST_CASE("cancelling ends every unfinished choice once, waiting or running") {
+  Fixture f;
+  f.options.max_sequences = 2;
+  const auto engine = f.open();
+  EngineRequest r = request(1, {5, 6, 7}, 50);
+  r.sampling.choices = 2;
+  REQUIRE(engine->submit(r));
+  REQUIRE(engine->submit(request(2, {5, 6, 7}, 50)));
+  Answers answers;
+  collect(answers, engine->step());
+  CHECK(engine->load().waiting == 1);
+  engine->cancel(RequestId(1));
+  engine->cancel(RequestId(1));
+  engine->cancel(RequestId(2));
+  engine->cancel(RequestId(77));
+  collect(answers, engine->step());
+  CHECK(!engine->has_work());
+  CHECK(answers.size() == 3);
+  for (const auto& [key, answer] : answers)
+    CHECK(answer.finish == FinishReason::kCancelled);
+  CHECK(engine->load().kv_tokens_used == Tokens(0));
+  REQUIRE(engine->submit(request(1, {5}, 1)));
+  CHECK(finish_all(*engine).size() == 1);
+}
+
+TEST_CASE("blocks computed elsewhere are attached instead of computed") {
+  Fixture f;
+  const auto engine = f.open();
+  std::vector<TokenId> prompt;
+  for (TokenId i = 0; i < 130; ++i)
+    prompt.push_back(i * 7 % 90);
+  REQUIRE(engine->submit(request(1, prompt, 10)));
+  // Copies the blocks out after the prefill, as a KV cache does.
+  Answers cold;
+  collect(cold, engine->step());
+  const auto held = engine->sequence_blocks(RequestId(1), 0);
+  REQUIRE(held);
+  CHECK(held->computed == 130);
+  std::vector<std::vector<std::byte>> saved;
+  for (const BlockId b : held->blocks) {
+    const auto bytes = engine->pool().payload(b);
+    saved.emplace_back(bytes.begin(), bytes.end());
+  }
+  while (engine->has_work())
+    collect(cold, engine->step());
+
+  for (const std::uint32_t length : {64U, 128U, 100U, 129U}) {
+    AttachedPrefix prefix;
+    prefix.length = length;
+    for (std::uint32_t i = 0; i * 64 < length; ++i) {
+      prefix.blocks.push_back(*engine->pool().allocate());
+      std::ranges::copy(saved[i], engine->pool().payload(prefix.blocks.back()).begin());
+    }
+    // A cache that keeps its own reference makes the engine copy a partial block before it writes.
+    for (const BlockId b : prefix.blocks)
+      engine->pool().retain(b);
+    REQUIRE(engine->submit(request(1, prompt, 10), prefix));
+    const Answer warm = finish_all(*engine).at({1, 0});
+    CHECK(warm.cached == length);
+    CHECK(warm.tokens == cold.at({1, 0}).tokens);
+    for (const BlockId b : prefix.blocks) {
+      CHECK(engine->pool().references(b) == 1);
+      engine->pool().release(b);
+    }
+  }
+  AttachedPrefix wrong;
+  wrong.length = 130;
+  wrong.blocks = {*engine->pool().allocate(), *engine->pool().allocate(),
+                  *engine->pool().allocate()};
+  CHECK(!engine->submit(request(1, prompt, 10), wrong));
+  CHECK(engine->load().kv_tokens_used == Tokens(0));
+}
+
+TEST_CASE("requests that cannot be served are refused with the reason") {
+  Fixture f;
+  f.options.kv_blocks = 3;
+  f.options.max_waiting = 2;
+  const auto engine = f.open();
+  const auto refused = [&](EngineRequest r, ErrorCode code, const char* field) {
+    const Status status = engine->submit(std::move(r));
+    REQUIRE(!status);
+    CHECK(status.error().code == code);
+    CHECK(status.error().field == field);
+  };
+  refused(request(1, {}, 1), ErrorCode::kInvalidArgument, "prompt");
+  refused(request(1, {97}, 1), ErrorCode::kInvalidArgument, "prompt");
+  refused(request(1, {1}, 0), ErrorCode::kInvalidArgument, "max_tokens");
+  refused(request(1, std::vector<TokenId>(256, 1), 1), ErrorCode::kContextLengthExceeded, "prompt");
+  refused(request(1, {1}, 200), ErrorCode::kContextLengthExceeded, "max_tokens");
+  EngineRequest r = request(1, {1}, 1);
+  r.prompt = nullptr;
+  refused(r, ErrorCode::kInvalidArgument, "prompt");
+  r = request(1, {1}, 1);
+  r.model = "other";
+  refused(r, ErrorCode::kModelNotFound, "model");
+  r = request(1, {1}, 5);
+  r.emitted = {200};
+  refused(r, ErrorCode::kInvalidArgument, "emitted");
+  r.emitted = {2};
+  r.sampling.choices = 2;
+  refused(r, ErrorCode::kInvalidArgument, "emitted");
+  REQUIRE(engine->submit(request(1, {1}, 1)));
+  refused(request(1, {1}, 1), ErrorCode::kConflict, "");
+  REQUIRE(engine->submit(request(2, {1}, 1)));
+  refused(request(3, {1}, 1), ErrorCode::kOverloaded, "");
+  CHECK(finish_all(*engine).size() == 2);
+}
+
+TEST_CASE("options that cannot work are refused by name") {
+  Fixture f;
+  REQUIRE(write_checkpoint(f.folder.path(), f.shape, 21));
+  const auto refused = [&](auto spoil, const char* field) {
+    EngineOptions o = f.options;
+    spoil(o);
+    const auto engine = Engine::open(o);
+    REQUIRE(!engine);
+    CHECK(engine.error().field == field);
+  };
+  refused([](EngineOptions& o) { o.threads = 100000; }, "threads");
+  refused([](EngineOptions& o) { o.max_batch_tokens = 0; }, "max_batch_tokens");
+  refused([](EngineOptions& o) { o.max_sequences = 1U << 30; }, "max_sequences");
+  refused([](EngineOptions& o) { o.context_length = 257; }, "context_length");
+  refused([](EngineOptions& o) { o.kv_bytes = Bytes(100); }, "kv_bytes");
+  refused([](EngineOptions& o) { o.checkpoint_dir = "/nonexistent"; }, "");
+}
+
+TEST_CASE("a damaged checkpoint gives an error output, not a token") {
+  Fixture f;
+  f.shape.type = StoredType::kF32;
+  f.open();
+  // Infinity in the last norm (its values lie at the end of the file before the layers' tensors).
+  const std::string path = f.folder.path() + "/model.safetensors";
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  const auto size = static_cast<std::streamoff>(std::filesystem::file_size(path));
+  std::streamoff embedding = std::streamoff{97} * 40 * 4;
+  std::uint64_t header = 0;
+  file.read(reinterpret_cast<char*>(&header), 8);
+  file.seekp(8 + static_cast<std::streamoff>(header) + 2 * embedding);
+  for (int i = 0; i < 40; ++i)
+    file.write("\0\0\xC0\x7F", 4);
+  REQUIRE(file.tellp() < size);
+  file.close();
+  auto engine = Engine::open(f.options);
+  REQUIRE(engine);
+  REQUIRE((*engine)->submit(request(1, {5}, 3)));
+  const StepOutputs out = (*engine)->step();
+  REQUIRE(out.outputs.size() == 1);
+  CHECK(out.outputs[0].finish == FinishReason::kError);
+  CHECK(out.outputs[0].error->code == ErrorCode::kInternal);
+  CHECK(!(*engine)->has_work());
+}
+
+}  // namespace penstock::engine

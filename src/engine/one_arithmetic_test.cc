@@ -1,0 +1,199 @@
+// Law 3 as a property: whatever the batch, chunking, threads, instruction set, preemption or point
+// of continuation, a request gets the logits, as bits, that it gets alone.
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <tuple>
+
+#include "base/hash.h"
+#include "base/rng.h"
+#include "engine/engine.h"
+#include "engine/testing/random_checkpoint.h"
+
+#include <doctest/doctest.h>
+
+namespace penstock::engine {
+namespace {
+
+// (request, choice, position) -> checksum of the logits; and the tokens of each choice.
+struct Trace {
+  std::map<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>, std::uint64_t> logits;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<OutputToken>> tokens;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, FinishReason> finish;
+  std::uint32_t preempted = 0;
+};
+
+std::uint32_t below(Rng& rng, std::uint32_t n) {
+  return static_cast<std::uint32_t>(rng.below(n));
+}
+
+CheckpointShape random_shape(Rng& rng) {
+  CheckpointShape s;
+  s.hidden_size = 24 + 8 * below(rng, 4);
+  s.heads = 1 + below(rng, 4);
+  s.layers = 2 + below(rng, 2);
+  s.kv_lora_rank = 8 + below(rng, 40);
+  s.rope_width = 2 + 2 * below(rng, 6);
+  s.nope_width = 3 + below(rng, 20);
+  s.value_width = 3 + below(rng, 20);
+  s.q_lora_rank = rng.below(2) == 0 ? 0 : 5 + below(rng, 20);
+  s.experts = 4 + 2 * below(rng, 3);
+  s.expert_groups = 2;
+  s.groups_kept = 1 + below(rng, 2);
+  s.shared_experts = below(rng, 3);
+  s.interleaved = rng.below(2) == 0;
+  s.tied_embeddings = rng.below(2) == 0;
+  s.type = rng.below(2) == 0 ? StoredType::kBf16 : StoredType::kF32;
+  if (rng.below(2) == 0) {
+    s.window = 1 + below(rng, 100);
+    s.window_layers = {below(rng, s.layers)};
+  }
+  return s;
+}
+
+EngineRequest random_request(Rng& rng, std::uint64_t id, const CheckpointShape& shape) {
+  EngineRequest r;
+  r.id = RequestId(id);
+  std::vector<TokenId> prompt(1 + below(rng, rng.below(3) == 0 ? 200 : 40));
+  for (TokenId& t : prompt)
+    t = below(rng, shape.vocab_size);
+  r.prompt = std::make_shared<const std::vector<TokenId>>(std::move(prompt));
+  SamplingParams& p = r.sampling;
+  p.max_tokens = 1 + below(rng, 30);
+  p.seed = rng.next_u64();
+  p.ignore_eos = true;
+  p.choices = rng.below(3) == 0 ? 1 + below(rng, 3) : 1;
+  p.temperature = rng.below(3) == 0 ? 0.0F : static_cast<float>(rng.uniform() * 2);
+  if (rng.below(2) == 0) p.top_k = 1 + static_cast<std::int32_t>(rng.below(50));
+  if (rng.below(2) == 0) p.top_p = static_cast<float>(0.3 + 0.7 * rng.uniform());
+  if (rng.below(3) == 0) p.min_p = static_cast<float>(0.2 * rng.uniform());
+  if (rng.below(3) == 0) p.presence_penalty = static_cast<float>(rng.uniform());
+  if (rng.below(3) == 0) p.frequency_penalty = static_cast<float>(rng.uniform());
+  if (rng.below(3) == 0) p.repetition_penalty = static_cast<float>(0.5 + rng.uniform());
+  if (rng.below(2) == 0) p.top_logprobs = static_cast<std::int32_t>(rng.below(4));
+  if (rng.below(4) == 0) p.logit_bias = {{below(rng, shape.vocab_size), 3.0F}};
+  return r;
+}
+
+void watch(Engine& engine, Trace& trace) {
+  engine.set_logits_observer([&trace](RequestId id, std::uint32_t choice, std::uint32_t position,
+                                      std::span<const float> logits) {
+    trace.logits[{id.value, choice, position}] = checksum64(std::as_bytes(logits));
+  });
+}
+
+void take(Trace& trace, const StepOutputs& step) {
+  trace.preempted += step.stats.preempted;
+  for (const EngineOutput& o : step.outputs) {
+    auto& tokens = trace.tokens[{o.request.value, o.choice}];
+    tokens.insert(tokens.end(), o.tokens.begin(), o.tokens.end());
+    if (o.finish) trace.finish[{o.request.value, o.choice}] = *o.finish;
+  }
+}
+
+// Each request alone, in one chunk, on one thread, with the plainest instruction set.
+Trace run_alone(const EngineOptions& base, const std::vector<EngineRequest>& requests) {
+  EngineOptions options = base;
+  options.threads = 1;
+  options.instruction_set = InstructionSet::kPortable;
+  auto engine = Engine::open(options);
+  REQUIRE(engine);
+  Trace trace;
+  watch(**engine, trace);
+  for (const EngineRequest& r : requests) {
+    REQUIRE((*engine)->submit(r));
+    while ((*engine)->has_work())
+      take(trace, (*engine)->step());
+  }
+  return trace;
+}
+
+// All of them at random times under random conditions, with strangers that come and go.
+Trace run_mixed(const EngineOptions& base, std::vector<EngineRequest> requests, Rng& rng,
+                const CheckpointShape& shape) {
+  EngineOptions options = base;
+  options.threads = 1 + below(rng, 3);
+  const InstructionSet sets[] = {InstructionSet::kPortable, InstructionSet::kAvx2,
+                                 InstructionSet::kAvx512};
+  options.instruction_set = sets[rng.below(3)];
+  if (!supported(*options.instruction_set)) options.instruction_set = best_instruction_set();
+  const std::uint32_t batches[] = {1, 3, 17, 64, 200, 512};
+  options.max_batch_tokens = batches[rng.below(6)];
+  options.max_sequences = 1 + below(rng, 8);
+  options.kv_blocks = 4 + below(rng, 8);
+  auto engine = Engine::open(options);
+  REQUIRE(engine);
+  Trace trace;
+  watch(**engine, trace);
+  std::uint64_t stranger = 1000;
+  for (int steps = 0; !requests.empty() || (*engine)->has_work(); ++steps) {
+    REQUIRE(steps < 20000);
+    if (!requests.empty() && rng.below(3) == 0) {
+      const std::size_t pick = rng.below(requests.size());
+      REQUIRE((*engine)->submit(requests[pick]));
+      requests.erase(requests.begin() + static_cast<std::ptrdiff_t>(pick));
+    }
+    if (stranger < 1010 && rng.below(8) == 0) {
+      REQUIRE((*engine)->submit(random_request(rng, stranger++, shape)));
+    }
+    if (rng.below(12) == 0) (*engine)->cancel(RequestId(1000 + rng.below(10)));
+    take(trace, (*engine)->step());
+  }
+  CHECK((*engine)->load().kv_tokens_used == Tokens(0));
+  return trace;
+}
+
+void compare(const Trace& alone, const Trace& mixed) {
+  for (const auto& [key, checksum] : mixed.logits) {
+    if (std::get<0>(key) >= 1000) continue;
+    const auto found = alone.logits.find(key);
+    REQUIRE(found != alone.logits.end());
+    REQUIRE(found->second == checksum);
+  }
+  for (const auto& [key, tokens] : mixed.tokens) {
+    if (key.first >= 1000) continue;
+    REQUIRE(mixed.finish.at(key) == alone.finish.at(key));
+    const auto& expected = alone.tokens.at(key);
+    // A continued request reports only what it added.
+    REQUIRE(tokens.size() <= expected.size());
+    REQUIRE(std::equal(tokens.rbegin(), tokens.rend(), expected.rbegin()));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("logits are the same bits on every path") {
+  std::uint32_t preempted = 0;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    Rng rng(seed);
+    const CheckpointShape shape = random_shape(rng);
+    const TemporaryFolder folder;
+    REQUIRE(write_checkpoint(folder.path(), shape, seed));
+    EngineOptions options;
+    options.checkpoint_dir = folder.path();
+    options.kv_dtype = rng.below(2) == 0 ? KvDtype::kBf16 : KvDtype::kF32;
+    std::vector<EngineRequest> requests;
+    for (std::uint64_t id = 1; id <= 6; ++id)
+      requests.push_back(random_request(rng, id, shape));
+    const Trace alone = run_alone(options, requests);
+    for (int round = 0; round < 5; ++round) {
+      CAPTURE(round);
+      std::vector<EngineRequest> again = requests;
+      for (EngineRequest& r : again) {
+        // Some streams go on elsewhere after part of the answer.
+        const auto& tokens = alone.tokens.at({r.id.value, 0});
+        if (r.sampling.choices != 1 || rng.below(2) == 0) continue;
+        for (std::size_t n = rng.below(tokens.size()); r.emitted.size() < n;) {
+          r.emitted.push_back(tokens[r.emitted.size()].token);
+        }
+      }
+      const Trace mixed = run_mixed(options, std::move(again), rng, shape);
+      preempted += mixed.preempted;
+      compare(alone, mixed);
+    }
+  }
+  CHECK(preempted > 0);
+}
+
+}  // namespace penstock::engine
