@@ -241,8 +241,10 @@ Status Engine::submit(EngineRequest request, AttachedPrefix prefix) {
   const auto finish =
       status ? state_->finish_reason_before(request) : std::optional<FinishReason>();
   if (!status || finish) {
-    for (const BlockId block : prefix.blocks)
+    for (const BlockId block : prefix.blocks) {
       state_->kv->release(block);
+    }
+    state_->publish_load();
   }
   if (!status) return status;
   if (finish) {
