@@ -31,7 +31,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-import torch.nn.functional as F
 
 from nano import batches, evaluate, export, make_golden, model as model_, optimizer, vocabulary
 from nano.bpe import Tokenizer
@@ -48,63 +47,146 @@ def learning_rate(number, progress):
     return warm * (FINAL_LR + (1 - FINAL_LR) * left)
 
 
-def balance(net, progress):
+def balance(net, loads, progress):
     """Moves each selection bias against its expert's load; rests at the end of training."""
     if progress > 0.9:
         return
-    for name, loads in net.loads.items():
-        load = loads.float()
+    for name, load in loads.items():
         net.biases[name] += 0.002 * torch.sign(load.mean() - load)
         net.biases[name] -= net.biases[name].mean()
 
 
+class Shared:
+    """Memory that the worker processes share: parameters, one gradient per worker, expert loads, barriers.
+
+    Each worker computes the gradient of its own part of the batch on one thread; then each updates its part
+    of the parameters from the mean gradient. Two barriers a step instead of one in every matrix product
+    makes the best of cores that other programs use too.
+    """
+
+    def __init__(self, net, workers):
+        self.workers = workers
+        for p in net.parameters():
+            p.data.share_memory_()
+        size = sum(p.numel() for p in net.parameters())
+        self.gradients = torch.zeros(workers, size).share_memory_()
+        self.loads = {n: torch.zeros(workers, len(b)).share_memory_() for n, b in net.biases.items()}
+        for bias in net.biases.values():
+            bias.share_memory_()
+        self.losses = torch.zeros(workers).share_memory_()
+        self.command = torch.zeros(8, dtype=torch.float64).share_memory_()
+        self.barrier = torch.multiprocessing.get_context("fork").Barrier(workers)
+
+
+def work(rank, net, muon, adam, shared, tokenizer, rng, command, batch):
+    """One step of one worker. command: (step number, progress, copies, rate factor)."""
+    number, progress, copies, factor = int(command[0]), command[1], bool(command[2]), command[3]
+    now = batches.stage(progress, copies)
+    data = batches.step(rng, tokenizer, now, number * shared.workers + rank, batch // shared.workers)
+    ids, positions, groups, wanted, targets, weights = data
+    loss = model_.cross_entropy(net(ids, positions, groups, wanted), targets, weights)
+    loss.backward()
+    shared.losses[rank] = loss.item()
+    named, mine, at = net.parameters_, shared.gradients[rank], 0
+    for p in named.values():
+        view = mine[at:at + p.numel()].view(p.shape)
+        view.copy_(p.grad) if p.grad is not None else view.zero_()
+        at += p.numel()
+    for name, loads in net.loads.items():
+        shared.loads[name][rank] = loads.float()
+    shared.barrier.wait()
+    mean = shared.gradients.sum(0).div_(shared.workers)
+    scale = min(1.0, 1.0 / (mean.norm().item() + 1e-6))
+    mean.mul_(scale)
+    at = 0
+    for p in named.values():
+        p.grad = mean[at:at + p.numel()].view(p.shape)
+        at += p.numel()
+    muon.step(MUON_LR * factor)
+    for group in adam.param_groups:
+        group["lr"] = ADAM_LR * factor
+    adam.step()
+    if rank == 0:
+        balance(net, {n: l.sum(0) for n, l in shared.loads.items()}, progress)
+    for p in named.values():
+        p.grad = None
+    shared.barrier.wait()
+    return len(ids)
+
+
+def helper(rank, net, optimizers, shared, tokenizer, args, seed):
+    torch.set_num_threads(1)
+    rng = random.Random(seed)
+    try:
+        while True:
+            shared.barrier.wait()
+            command = shared.command.tolist()
+            if command[4]:
+                save_part(args.out, rank, *optimizers)
+                shared.barrier.wait()
+            elif command[5]:
+                return
+            else:
+                work(rank, net, *optimizers, shared, tokenizer, rng, command, args.batch)
+    except BaseException:
+        shared.barrier.abort()
+        raise
+
+
+def save_part(out, rank, muon, adam):
+    torch.save({"muon": muon.buffers, "adam": adam.state_dict()}, out / f"optimizer{rank}.tmp")
+
+
 def train(args):
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.load(args.tokenizer)
     net = model_.Model(model_.CONFIG, torch.Generator().manual_seed(args.seed))
-    muon, adam = optimizer.build(net)
-    rng = random.Random(args.seed)
-    state = {"step": 0, "tokens": 0, "seconds": 0.0, "curve": []}
+    optimizers = [optimizer.build(net, rank, args.threads) for rank in range(args.threads)]
+    state = {"step": 0, "tokens": 0, "seconds": 0.0, "curve": [], "copies": False}
     if args.resume:
         saved = torch.load(args.out / "state.pt")
         state = saved["state"]
         net.load_state_dict(saved["net"])
         net.biases = saved["biases"]
-        muon.buffers = saved["muon"]
-        adam.load_state_dict(saved["adam"])
-        rng.setstate(saved["rng"])
+        for (muon, adam), part in zip(optimizers, saved["optimizers"]):
+            muon.buffers = part["muon"]
+            adam.load_state_dict(part["adam"])
+    shared = Shared(net, args.threads)
+    context = torch.multiprocessing.get_context("fork")
+    rng = random.Random(f"{args.seed}/{state['step']}/0")
+    helpers = [context.Process(target=helper, daemon=True, args=(
+        rank, net, optimizers[rank], shared, tokenizer, args, f"{args.seed}/{state['step']}/{rank}"))
+        for rank in range(1, args.threads)]
+    for process in helpers:
+        process.start()
     total = 60 * args.minutes        # the schedule follows training time, not steps
-    saved_at, evaluated_at = state["seconds"], state["seconds"]
+    saved_at = evaluated_at = state["seconds"]
     losses, window = [], (state["seconds"], state["tokens"])
 
+    def order(**fields):
+        keys = ("step", "progress", "copies", "factor", "save", "stop")
+        shared.command[:6] = torch.tensor([float(fields.get(k, 0)) for k in keys], dtype=torch.float64)
+        shared.barrier.wait()
+
     def save():
-        part = args.out / "state.tmp"
-        torch.save({"state": state, "net": net.state_dict(), "biases": net.biases,
-                    "muon": muon.buffers, "adam": adam.state_dict(), "rng": rng.getstate()}, part)
-        part.replace(args.out / "state.pt")
+        order(save=1)
+        save_part(args.out, 0, *optimizers[0])
+        shared.barrier.wait()
+        parts = [torch.load(args.out / f"optimizer{r}.tmp") for r in range(args.threads)]
+        torch.save({"state": state, "net": net.state_dict(), "biases": net.biases, "optimizers": parts},
+                   args.out / "state.tmp")
+        (args.out / "state.tmp").replace(args.out / "state.pt")
 
     while state["seconds"] < total:
         began = time.monotonic()
         progress = state["seconds"] / total
-        batch = batches.step(rng, tokenizer, progress, state["step"], args.batch)
-        ids, positions, groups, wanted, targets, weights = batch
-        logits = net(ids, positions, groups, wanted).float()
-        loss = (F.cross_entropy(logits, targets, reduction="none") * weights).sum() / weights.sum()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         factor = learning_rate(state["step"], progress)
-        muon.step(MUON_LR * factor)
-        for group in adam.param_groups:
-            group["lr"] = ADAM_LR * factor
-        adam.step()
-        adam.zero_grad(set_to_none=True)
-        for p in muon.named.values():
-            p.grad = None
-        balance(net, progress)
-        losses.append(loss.item())
+        order(step=state["step"], progress=progress, copies=state["copies"], factor=factor)
+        tokens = work(0, net, *optimizers[0], shared, tokenizer, rng, shared.command.tolist(), args.batch)
+        losses.append(shared.losses.mean().item())
         state["step"] += 1
-        state["tokens"] += len(ids)
+        state["tokens"] += tokens * args.threads
         state["seconds"] += time.monotonic() - began
         if state["step"] % 50 == 0:
             seconds, tokens = state["seconds"] - window[0], state["tokens"] - window[1]
@@ -113,6 +195,10 @@ def train(args):
                   f"{state['tokens'] / 1e6:6.2f} M tokens  loss {sum(losses) / len(losses):.4f}  "
                   f"lr {factor:.3f}  {tokens / seconds:6.0f} tok/s", flush=True)
             losses = []
+            if not state["copies"]:
+                score = evaluate.teacher_forced(net, tokenizer, 50, ["copy"])["copy"]
+                state["copies"] = score >= 35
+                print(f"        copy {score} %", flush=True)
         if state["seconds"] - evaluated_at > 60 * args.evaluate_every or state["seconds"] >= total:
             evaluated_at = state["seconds"]
             scores = evaluate.teacher_forced(net, tokenizer)
@@ -123,6 +209,9 @@ def train(args):
             saved_at = state["seconds"]
             save()
     save()
+    order(stop=1)
+    for process in helpers:
+        process.join()
 
 
 def main():
@@ -134,7 +223,7 @@ def main():
     p.add_argument("--out", type=Path, required=True, help="folder of state.pt, outside the repository")
     p.add_argument("--minutes", type=float, default=100, help="training time of the whole schedule")
     p.add_argument("--resume", action="store_true", help="continue from state.pt in --out")
-    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--threads", type=int, default=2, help="worker processes of one thread each")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--batch", type=int, default=4096, help="tokens of short conversations a step")
     p.add_argument("--evaluate-every", type=float, default=5, help="minutes between checks on held-out items")

@@ -7,7 +7,7 @@ from . import encoding, mix, skills
 from .skills import Level
 
 CONTEXT = 4096
-ANSWER_WEIGHT, PROMPT_WEIGHT, PROMPT_SHARE = 1.0, 0.5, 0.2
+ANSWER_WEIGHT, PROMPT_WEIGHT, PROMPT_SHARE = 1.0, 1.0, 0.1
 
 
 @dataclass
@@ -20,12 +20,14 @@ class Stage:
     medium: float     # share of recall with a prompt of 300-1,000 tokens
     long_every: int   # one long conversation every so many steps; 0: none
     long_tokens: tuple
+    drill: bool = False   # copies are long lists
 
 
-def stage(progress):
-    if progress < 0.05:
-        return Stage(mix.START, 0.0, (1, 4), 0.0, 0.0, 0.0, 0, (0, 0))
-    if progress < 0.10:
+def stage(progress, copies):
+    """copies: whether the model has learnt to copy, which everything else waits for."""
+    if not copies:
+        return Stage(mix.DRILL, 0.0, (1, 3), 0.0, 0.0, 0.0, 0, (0, 0), True)
+    if progress < 0.15:
         return Stage(mix.START, 0.5, (1, 5), 0.03, 0.0, 0.0, 0, (0, 0))
     if progress < 0.30:
         return Stage(mix.FINAL, 0.5, (1, 8), 0.07, 0.10, 0.02, 0, (0, 0))
@@ -38,7 +40,8 @@ def conversation(rng, now):
     """A short conversation of the stage."""
     skill = rng.choices(list(now.shares), weights=now.shares.values())[0]
     questions = {"recall": 6, "not_told": 6, "add": 6, "tool": 8}.get(skill, 5)
-    level = Level(made_up=now.made_up, questions=questions, facts=now.facts, thinking=now.thinking)
+    level = Level(made_up=now.made_up, questions=questions, facts=now.facts, thinking=now.thinking,
+                  drill=now.drill)
     if skill in ("recall", "not_told"):
         chance = rng.random()
         if chance < now.many:
@@ -114,9 +117,9 @@ def pack(rows, multiple=256):
     return starts, ids, positions, groups
 
 
-def step(rng, tokenizer, progress, number, budget):
-    """One training step: (ids, positions, groups, wanted, targets, weights)."""
-    now, rows, total = stage(progress), [], 0
+def step(rng, tokenizer, now, number, budget):
+    """One training step of a stage: (ids, positions, groups, wanted, targets, weights)."""
+    rows, total = [], 0
     if now.long_every and number % now.long_every == 0:
         ids, kinds = encoding.encode(tokenizer, long_conversation(rng, now), split=rng.random() < 0.2)
         ids, kinds = ids[:CONTEXT], kinds[:CONTEXT]
@@ -130,7 +133,7 @@ def step(rng, tokenizer, progress, number, budget):
             continue
         if total + len(ids) > budget and total > 0.9 * budget:
             break
-        gaps = talk["skill"] in ("recall", "not_told", "memory", "tool") and rng.random() < 0.5
+        gaps = not now.drill and talk["skill"] in ("recall", "not_told", "memory", "tool") and rng.random() < 0.5
         rows.append((ids, kinds, skipped_positions(rng, kinds) if gaps else list(range(len(ids)))))
         total += len(ids)
     starts, ids, positions, groups = pack(rows)

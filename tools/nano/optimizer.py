@@ -43,11 +43,18 @@ class Muon:
                 at += halves
 
 
-def build(model):
-    """(Muon, AdamW) over the parameters of a model."""
+def build(model, part=0, parts=1):
+    """(Muon, AdamW) over one of `parts` shares of a model's parameters of about equal cost."""
     muon, decayed, plain = {}, [], []
-    for name, p in model.parameters_.items():
-        if p.dim() == 2 and ("self_attn" in name or name.endswith(("gate_up", "down"))):
+    cost = [0] * parts
+    order = sorted(model.parameters_.items(), key=lambda item: -item[1].numel())
+    for name, p in order:
+        matrix = p.dim() == 2 and ("self_attn" in name or name.endswith(("gate_up", "down")))
+        share = min(range(parts), key=lambda i: cost[i])
+        cost[share] += p.numel() * (20 if matrix else 3)
+        if share != part:
+            continue
+        if matrix:
             muon[name] = p
         elif p.dim() == 1:
             plain.append(p)
