@@ -66,7 +66,9 @@ Result<int> serve_http(const Options& options) {
   if (!options.api_key_file.empty()) {
     TRY(keys, ApiKeys::load(options.api_key_file));
   }
-  TRY(const auto access_log, AccessLog::open({options.access_log, {}}));
+  AccessLog::Options log_options;
+  log_options.path = options.access_log;
+  TRY(const auto access_log, AccessLog::open(std::move(log_options)));
   Metrics metrics;
   metrics.gauge(Metric::kBuildInfo, {PENSTOCK_VERSION, "gateway"}).set(1);
   // Long prompts are encoded one at a time per core beside the shards.
