@@ -23,44 +23,48 @@ std::shared_ptr<::grpc::Channel> connect(const std::string& address) {
 
 }  // namespace
 
-void StreamCount::add() {
+void StreamYard::add() {
   const std::lock_guard lock(mutex_);
   ++streams_;
 }
 
-void StreamCount::remove() {
+void StreamYard::bury(std::shared_ptr<void> stream) {
   const std::lock_guard lock(mutex_);
+  buried_.push_back(std::move(stream));
   if (--streams_ == 0) none_.notify_all();
 }
 
-void StreamCount::wait_for_none() {
-  std::unique_lock lock(mutex_);
-  none_.wait(lock, [&] { return streams_ == 0; });
+void StreamYard::sweep() {
+  std::vector<std::shared_ptr<void>> buried;
+  const std::lock_guard lock(mutex_);
+  buried.swap(buried_);
+}
+
+void StreamYard::wait_for_none() {
+  {
+    std::unique_lock lock(mutex_);
+    none_.wait(lock, [&] { return streams_ == 0; });
+  }
+  sweep();
 }
 
 ClientStream::ClientStream(const std::string& address, ClientStreamLimits limits,
-                           std::function<void()> wake, std::shared_ptr<StreamCount> count)
+                           std::function<void()> wake, std::shared_ptr<StreamYard> yard)
     : limits_(limits),
-      count_(std::move(count)),
+      yard_(std::move(yard)),
       channel_(connect(address)),
       stub_(wire::Engine::NewStub(channel_)),
       wake_(std::move(wake)) {
-  count_->add();
-}
-
-ClientStream::~ClientStream() {
-  stub_.reset();
-  channel_.reset();
-  count_->remove();
+  yard_->add();
 }
 
 std::shared_ptr<ClientStream> ClientStream::open(const std::string& address,
                                                  const wire::Hello& hello,
                                                  ClientStreamLimits limits,
                                                  std::function<void()> wake,
-                                                 std::shared_ptr<StreamCount> count) {
+                                                 std::shared_ptr<StreamYard> yard) {
   std::shared_ptr<ClientStream> stream(
-      new ClientStream(address, limits, std::move(wake), std::move(count)));
+      new ClientStream(address, limits, std::move(wake), std::move(yard)));
   const std::lock_guard lock(stream->mutex_);
   stream->self_ = stream;
   stream->stub_->async()->Serve(&stream->context_, stream.get());
@@ -180,13 +184,17 @@ void ClientStream::OnWriteDone(bool ok) {
 }
 
 void ClientStream::OnDone(const ::grpc::Status& status) {
+  std::shared_ptr<StreamYard> yard = yard_;
   std::shared_ptr<ClientStream> self;
-  const std::lock_guard lock(mutex_);
-  self = std::move(self_);
-  ended_ = status.ok() ? "the worker ended the stream"
-                       : fmt::format("{} (gRPC status {})", status.error_message(),
-                                     static_cast<int>(status.error_code()));
-  wake_shard();
+  {
+    const std::lock_guard lock(mutex_);
+    self = std::move(self_);
+    ended_ = status.ok() ? "the worker ended the stream"
+                         : fmt::format("{} (gRPC status {})", status.error_message(),
+                                       static_cast<int>(status.error_code()));
+    wake_shard();
+  }
+  yard->bury(std::move(self));
 }
 
 }  // namespace penstock::control

@@ -5,7 +5,8 @@
 // takes them, woken once per batch. A full inbox stops reading: the worker then merges.
 //
 // Invariants: at most one write and one read are under way; after close() returns, `wake` is not
-// called again. The object keeps itself alive until gRPC is done with it.
+// called again. The object keeps itself alive until gRPC is done with it, and is then
+// left in the yard for the shard's thread to destroy.
 // Limits: bytes queued to send, frames in the inbox, 32 MiB a message.
 // Errors: send() fails with kUnavailable after the end, kOverloaded when the queue is full,
 // kPayloadTooLarge for a request that no message holds.
@@ -30,17 +31,23 @@
 
 namespace penstock::control {
 
-// Counts the streams that gRPC still holds, so that their owner can wait for the last.
-class StreamCount {
+// The streams that gRPC still holds, and those it is done with. A stream must not die on gRPC's
+// thread: with it could go the last channel, whose end joins that very thread.
+class StreamYard {
  public:
   void add();
-  void remove();
+  // gRPC is done with the stream; the caller's reference moves here.
+  void bury(std::shared_ptr<void> stream);
+  // Destroys the buried; on the shard's thread.
+  void sweep();
+  // Waits until all are buried, and sweeps.
   void wait_for_none();
 
  private:
   std::mutex mutex_;
   std::condition_variable none_;
   std::size_t streams_ = 0;
+  std::vector<std::shared_ptr<void>> buried_;
 };
 
 struct ClientStreamLimits {
@@ -56,8 +63,8 @@ class ClientStream final
   // Starts connecting and sends the hello. `wake` is called on a gRPC thread when take() has news.
   static std::shared_ptr<ClientStream> open(const std::string& address, const wire::Hello& hello,
                                             ClientStreamLimits limits, std::function<void()> wake,
-                                            std::shared_ptr<StreamCount> count);
-  ~ClientStream() override;
+                                            std::shared_ptr<StreamYard> yard);
+  ~ClientStream() override = default;
   ClientStream(const ClientStream&) = delete;
   ClientStream& operator=(const ClientStream&) = delete;
 
@@ -70,7 +77,7 @@ class ClientStream final
 
  private:
   ClientStream(const std::string& address, ClientStreamLimits limits, std::function<void()> wake,
-               std::shared_ptr<StreamCount> count);
+               std::shared_ptr<StreamYard> yard);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -82,7 +89,7 @@ class ClientStream final
   void wake_shard();
 
   const ClientStreamLimits limits_;
-  const std::shared_ptr<StreamCount> count_;
+  const std::shared_ptr<StreamYard> yard_;
   std::shared_ptr<::grpc::Channel> channel_;
   std::unique_ptr<wire::Engine::Stub> stub_;
   ::grpc::ClientContext context_;

@@ -56,7 +56,7 @@ struct GrpcEngineClient::State {
   std::vector<WorkerView> views;
   std::unordered_map<RequestId, Open> open;
   EngineClientCounters counters;
-  std::shared_ptr<StreamCount> streams = std::make_shared<StreamCount>();
+  std::shared_ptr<StreamYard> yard = std::make_shared<StreamYard>();
   // Posted calls hold it weakly: they may outlive the client in the clock's queue.
   std::shared_ptr<State*> alive = std::make_shared<State*>(this);
 };
@@ -83,10 +83,11 @@ GrpcEngineClient::State::~State() {
     if (link.stream) link.stream->close();
     link.stream.reset();
   }
-  streams->wait_for_none();
+  yard->wait_for_none();
 }
 
 void GrpcEngineClient::State::connect(std::size_t index) {
+  yard->sweep();
   Link& link = links[index];
   link.checker = {};
   link.phase = Phase::kConnecting;
@@ -104,7 +105,7 @@ void GrpcEngineClient::State::connect(std::size_t index) {
       if (const auto state = token.lock()) (*state)->on_wake(index, attempt);
     });
   };
-  link.stream = ClientStream::open(link.address, hello, limits, std::move(wake), streams);
+  link.stream = ClientStream::open(link.address, hello, limits, std::move(wake), yard);
   arm(index, link.opened_at + options.connect_max);
 }
 
