@@ -36,18 +36,18 @@ unit:
 
 asan:
 	tools/install_packages.sh test
-	tools/build.sh asan
-	ctest --preset asan --label-exclude slow
+	tools/build.sh asan unit_tests
+	ctest --preset asan --label-regex unit
 
-# Debian's gRPC is not instrumented; tests/support/tsan.supp names what it can't see.
+# Debian's gRPC is not instrumented; tests/support/tsan.supp names what can't be seen through it.
 tsan:
 	tools/install_packages.sh test
-	tools/build.sh tsan
-	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/support/tsan.supp" ctest --preset tsan --label-exclude slow
+	tools/build.sh tsan unit_tests
+	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/support/tsan.supp" ctest --preset tsan --label-regex unit
 
 fuzz:
 	tools/install_packages.sh test
-	tools/build.sh fuzz
+	tools/build.sh fuzz fuzzers
 	tools/fuzz.sh $(FUZZ_SECONDS)
 
 bench: build
