@@ -3,7 +3,9 @@
 namespace penstock::bench {
 
 const std::vector<Bench>& all() {
-  static const std::vector<Bench> benches = {};
+  static const std::vector<Bench> benches = {
+      {"engine", "prefill against OpenBLAS, decode against a plain read", run_engine},
+  };
   return benches;
 }
 

@@ -244,10 +244,45 @@ void narrow_panel(const MatmulArgs& m, const W* panel, float* c, unsigned column
   }
 }
 
+// A single row over several panels at once: one panel has only two chains, too few to hide the
+// latency of the multiply-add.
+constexpr unsigned kPanelsOfRow = kTileRows >= 8 ? 4 : 2;
+
+template <typename W>
+PENSTOCK_INLINE void single_row(const MatmulArgs& m, const W* panels, float* c) {
+  const std::size_t stride = std::size_t{m.k} * kPanelWidth;
+  Lanes sums[kPanelsOfRow][2];
+#pragma clang loop unroll(full)
+  for (unsigned p = 0; p < kPanelsOfRow; ++p) {
+    sums[p][0] = m.add ? load(c + p * kPanelWidth) : Lanes(0.0F);
+    sums[p][1] = m.add ? load(c + p * kPanelWidth + kLanes) : Lanes(0.0F);
+  }
+  for (unsigned i = 0; i < m.k; ++i) {
+    const Lanes x = m.a[i];
+#pragma clang loop unroll(full)
+    for (unsigned p = 0; p < kPanelsOfRow; ++p) {
+      const W* b = panels + p * stride + std::size_t{i} * kPanelWidth;
+      sums[p][0] = fused(x, load(b), sums[p][0]);
+      sums[p][1] = fused(x, load(b + kLanes), sums[p][1]);
+    }
+  }
+#pragma clang loop unroll(full)
+  for (unsigned p = 0; p < kPanelsOfRow; ++p) {
+    store(c + p * kPanelWidth, sums[p][0]);
+    store(c + p * kPanelWidth + kLanes, sums[p][1]);
+  }
+}
+
 template <typename W>
 void matmul_typed(const MatmulArgs& m) {
   const W* panel = static_cast<const W*>(m.panels);
-  for (unsigned column = 0; column < m.columns; column += kPanelWidth) {
+  unsigned column = 0;
+  for (; m.rows == 1 && column + kPanelsOfRow * kPanelWidth <= m.columns;
+       column += kPanelsOfRow * kPanelWidth) {
+    single_row(m, panel, m.c + column);
+    panel += std::size_t{m.k} * kPanelWidth * kPanelsOfRow;
+  }
+  for (; column < m.columns; column += kPanelWidth) {
     const unsigned columns = m.columns - column;
     if (columns < kPanelWidth) {
       narrow_panel(m, panel, m.c + column, columns);

@@ -29,8 +29,10 @@ Cut cut(const Product& p) {
   const std::uint64_t rows = std::min(p.rows, kRowsPerItem);
   const std::uint64_t panel_work = rows * p.weights->inputs() * kPanelWidth;
   const std::uint32_t panels = p.weights->panels();
-  const auto wanted = static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(kWorkPerItem / std::max<std::uint64_t>(panel_work, 1), 1, panels));
+  // The kernels take a single row through four panels at a time.
+  const std::uint32_t least = std::min(p.rows == 1 ? 4U : 1U, panels);
+  const auto wanted = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+      kWorkPerItem / std::max<std::uint64_t>(panel_work, 1), least, panels));
   return {row_groups, wanted, (panels + wanted - 1) / wanted};
 }
 
