@@ -39,6 +39,8 @@ struct ReadyReport {
 // that is gone is no error: the child ends with it anyway.
 void report_ready(std::uint32_t fd, const ReadyReport& report);
 void report_failure(std::uint32_t fd, const Error& error);
+// Whether this process has told its supervisor why it fails, which then tells the person.
+bool failure_was_reported();
 
 // The line for a report, without the newline, and back.
 std::string ready_line(const ReadyReport& report);

@@ -1,0 +1,80 @@
+#include "app/command_table.h"
+
+#include <algorithm>
+#include <array>
+
+namespace penstock {
+namespace {
+
+constexpr std::array kTable = {
+    CommandInfo{
+        Command::kServe, "serve", "Run", "", 0, "Serve models over HTTP on this machine",
+        "Starts a gateway and a worker process, waits until they are ready, prints the address "
+        "and restarts what dies. SIGTERM or Ctrl-C lets running requests finish and stops; a "
+        "second one stops at once. Without API keys it listens on the loopback interface only.",
+        "penstock serve                                 # the nano model on port 8080\n"
+        "penstock serve --port 0 --json                 # a free port, told as JSON\n"
+        "penstock serve --model nano=models/nano --alias gpt-4o-mini=nano\n"
+        "penstock serve --host 0.0.0.0 --api-key-file keys.txt --tls-cert cert.pem --tls-key "
+        "key.pem\n"},
+    CommandInfo{
+        Command::kChat, "chat", "Use", "[QUESTION...]", 1000, "Talk to a model in the terminal",
+        "With a question it prints the answer and ends; with text on standard input it appends "
+        "that to the question; otherwise it is a conversation: /help lists its commands and "
+        "Ctrl-C stops the current answer only. The API key, if the server wants one, is read from "
+        "the environment variable PENSTOCK_API_KEY.",
+        "penstock chat\n"
+        "penstock chat \"What is 17 + 25?\"\n"
+        "penstock chat --system \"Answer in one word.\" --temperature 0\n"
+        "penstock chat \"Summarise:\" < notes.txt\n"},
+    CommandInfo{
+        Command::kDoctor, "doctor", "Set up", "", 0,
+        "Check this machine and the configuration, and say what to do",
+        "Checks the processor, memory, data folder, port, checkpoints, TLS files and API keys, and "
+        "whether a server answers. Takes the flags of serve. Exit code 1 when a check fails.",
+        "penstock doctor\n"
+        "penstock doctor --model mine=/models/mine --port 9000\n"},
+    CommandInfo{
+        Command::kEval, "eval", "Measure", "", 0, "Measure the quality of a served model",
+        "Sends a suite's held-out items at temperature 0 and compares the answers exactly (tool "
+        "calls as JSON values). Without --url it serves the model itself on a free port.",
+        "penstock eval --suite skills\n"
+        "penstock eval --suite skills --url http://127.0.0.1:8080 --json\n"},
+    CommandInfo{Command::kBench, "bench", "Measure", "NAME|all|list", 1,
+                "Measure speed, each figure beside its baseline in the same run",
+                "Prints figures with their baseline, the ratio (above 1 is better than the "
+                "baseline) and the "
+                "ratio aimed at.",
+                "penstock bench list\n"
+                "penstock bench all --quick\n"
+                "penstock bench engine --json\n"},
+    CommandInfo{
+        Command::kConfig, "config", "Set up", "show | explain [KEY] | docs cli|config|metrics", 2,
+        "Show and explain the configuration",
+        "`show` prints the effective configuration, which is also a valid configuration file; "
+        "`explain` describes one key or flag, or lists all; `docs` prints the reference pages.",
+        "penstock config show --config penstock.yaml\n"
+        "penstock config explain engine.kv_memory\n"
+        "penstock config docs config\n"},
+    CommandInfo{Command::kGateway, "gateway", "Parts of serve", "", 0,
+                "The process that speaks HTTP; started by serve",
+                "Connects to the worker's socket, encodes prompts, streams answers.",
+                "penstock gateway --worker-socket /tmp/worker.sock --port 8080\n"},
+    CommandInfo{Command::kWorker, "worker", "Parts of serve", "", 0,
+                "The process that holds the engine; started by serve",
+                "Loads the models and serves gateways on a Unix socket.",
+                "penstock worker --worker-socket /tmp/worker.sock --model nano=models/nano\n"},
+};
+
+}  // namespace
+
+std::span<const CommandInfo> command_table() {
+  return kTable;
+}
+
+const CommandInfo* find_command(std::string_view name) {
+  const auto* const found = std::ranges::find(kTable, name, &CommandInfo::name);
+  return found == kTable.end() ? nullptr : found;
+}
+
+}  // namespace penstock

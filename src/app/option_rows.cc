@@ -1,0 +1,159 @@
+// The rows of the option table (app/option_table.h), in the order of help and docs.
+#include <array>
+
+#include "app/option_table.h"
+
+namespace penstock {
+namespace {
+
+constexpr double kMs = 1e6;
+constexpr double kHour = 3600e9;
+constexpr double kKiB = 1024;
+constexpr double kMiB = 1024 * 1024;
+constexpr double kTiB = kMiB * kMiB;
+
+using enum Command;
+using enum OptionForm;
+constexpr Commands kBoth = commands(kServe, kGateway, kWorker, kDoctor, kConfig);
+constexpr Commands kGatewaySide = commands(kServe, kGateway, kDoctor, kConfig);
+constexpr Commands kWorkerSide = commands(kServe, kWorker, kDoctor, kConfig);
+constexpr Commands kModelUsers =
+    commands(kServe, kGateway, kWorker, kDoctor, kConfig, kEval, kBench);
+constexpr Commands kClients = commands(kChat, kEval);
+using O = Options;
+
+constexpr std::array kTable = {
+    OptionInfo{"config", "", &O::config_file, kBoth | commands(kEval), "FILE", "", 0, 0, "", kPath,
+               "Read the configuration from a YAML file",
+               "Flags override the file. `penstock config explain` lists its keys."},
+    OptionInfo{"json", "", &O::json, commands(kServe, kDoctor, kEval, kBench, kConfig), "", "false",
+               0, 0, "", kPlain, "Print data as JSON", ""},
+
+    OptionInfo{"host", "listen.host", &O::host, kGatewaySide, "ADDRESS", "127.0.0.1", 0, 0, "",
+               kPlain, "Address to listen on",
+               "Anything but a loopback address needs --api-key-file. 0.0.0.0 and :: mean all "
+               "interfaces."},
+    OptionInfo{"port", "listen.port", &O::port, kGatewaySide, "N", "8080", 0, 65535, "", kPlain,
+               "Port to listen on; 0 picks a free one", ""},
+    OptionInfo{"tls-cert", "listen.tls_cert", &O::tls_cert, kGatewaySide, "FILE", "", 0, 0, "",
+               kPath, "Certificate chain (PEM); with --tls-key, serves HTTPS", ""},
+    OptionInfo{"tls-key", "listen.tls_key", &O::tls_key, kGatewaySide, "FILE", "", 0, 0, "", kPath,
+               "Private key of the certificate (PEM)", "Only its owner may be able to read it."},
+    OptionInfo{"api-key-file", "listen.api_keys", &O::api_key_file, kGatewaySide, "FILE", "", 0, 0,
+               "", kPath, "Only answer clients that present a key of this file",
+               "Lines of NAME KEY; the name goes into logs, the key is the client's bearer token. "
+               "Only its owner may be able to read the file. Without it only loopback is served."},
+    OptionInfo{
+        "data-dir", "data.dir", &O::data_dir, kBoth, "DIR", "auto", 0, 0, "", kPath,
+        "Folder for everything that is kept",
+        "auto: $XDG_DATA_HOME/penstock, ~/.local/share/penstock, or ./penstock-data without a "
+        "home. One service at a time uses a folder."},
+
+    OptionInfo{"engine", "engine.kind", &O::engine, kBoth, "KIND", "embedded", 0, 0, "embedded",
+               kPlain, "Engine that computes", "`embedded` is the CPU engine of this program."},
+    OptionInfo{
+        "model", "models", &O::models, kModelUsers, "NAME=DIR", "auto", 0, 0, "", kPath,
+        "Serve the checkpoint folder DIR as NAME; repeatable",
+        "A folder holds config.json, model.safetensors and tokenizer.json. auto: nano, from the "
+        "models/nano folder that comes with the program."},
+    OptionInfo{"alias", "aliases", &O::aliases, kBoth, "ALIAS=NAME", "", 0, 0, "", kPlain,
+               "Also serve model NAME as ALIAS; repeatable", ""},
+    OptionInfo{"engine-threads", "engine.threads", &O::engine_threads, kWorkerSide, "N", "auto", 1,
+               1024, "", kPlain, "Threads that compute",
+               "auto: one per core that this process may use."},
+    OptionInfo{"kv-memory", "engine.kv_memory", &O::kv_memory, kWorkerSide, "SIZE", "auto", kMiB,
+               1024 * kTiB, "", kPlain, "Memory for keys and values, shared out evenly to the models",
+               "auto: an eighth of the available memory, from 64MiB to 8GiB."},
+    OptionInfo{"kv-dtype", "engine.kv_dtype", &O::kv_dtype, kWorkerSide, "TYPE", "bf16", 0, 0,
+               "bf16|f32", kPlain, "Type in which keys and values are kept", ""},
+    OptionInfo{
+        "max-batch-tokens", "engine.max_batch_tokens", &O::max_batch_tokens, kWorkerSide, "N",
+        "256", 1, 65536, "", kPlain, "Tokens that one engine step computes at most",
+        "More makes long prompts faster and the pauses that they cause in other streams longer."},
+    OptionInfo{"max-sequences", "engine.max_sequences", &O::max_sequences, kWorkerSide, "N", "256",
+               1, 65536, "", kPlain, "Sequences that run at once; more wait", ""},
+
+    OptionInfo{"gateway-threads", "gateway.threads", &O::gateway_threads, kGatewaySide, "N", "auto",
+               1, 256, "", kPlain, "Threads that serve connections",
+               "auto: one for every eight cores that this process may use, at least one."},
+    OptionInfo{"keep-alive-interval", "gateway.keep_alive_interval", &O::keep_alive_interval,
+               kGatewaySide, "TIME", "15s", 100 * kMs, kHour, "", kPlain,
+               "A silent stream sends a comment this often, so that proxies keep it open", ""},
+    OptionInfo{"max-connections", "limits.connections", &O::connections_max, kGatewaySide, "N",
+               "4096", 1, 1'000'000, "", kPlain, "Open client connections at most",
+               "Further ones are closed at once."},
+    OptionInfo{"max-in-flight", "limits.in_flight", &O::in_flight_max, kGatewaySide, "N", "1024", 1,
+               1'000'000, "", kPlain, "Requests accepted and not yet answered at most",
+               "Further ones get 503 `overloaded` with Retry-After."},
+    OptionInfo{"max-request-body", "limits.request_body", &O::request_body_max, kGatewaySide,
+               "SIZE", "32MiB", kKiB, 1024 * kMiB, "", kPlain, "Largest request body",
+               "Larger ones get 413."},
+    OptionInfo{"max-request-headers", "limits.request_headers", &O::request_headers_max,
+               kGatewaySide, "SIZE", "64KiB", kKiB, kMiB, "", kPlain, "Largest request head",
+               "Larger ones get 431."},
+    OptionInfo{"request-timeout", "limits.request_time", &O::request_time_max, kGatewaySide, "TIME",
+               "10min", 100 * kMs, 24 * kHour, "", kPlain,
+               "Longest time for one request, answer included", ""},
+    OptionInfo{"idle-timeout", "limits.idle_time", &O::idle_timeout, kGatewaySide, "TIME", "75s",
+               100 * kMs, kHour, "", kPlain,
+               "A connection is closed after this long without a byte of a request", ""},
+    OptionInfo{"write-timeout", "limits.write_time", &O::write_timeout, kGatewaySide, "TIME", "30s",
+               100 * kMs, kHour, "", kPlain, "A client that reads nothing for this long is cut off",
+               ""},
+    OptionInfo{"drain-timeout", "limits.drain_time", &O::drain_timeout, kBoth, "TIME", "30s", 0,
+               24 * kHour, "", kPlain, "After SIGTERM running requests may go on for this long",
+               ""},
+
+    OptionInfo{"worker-socket", "worker.socket", &O::worker_socket, commands(kGateway, kWorker),
+               "PATH", "auto", 0, 0, "", kPath, "Unix socket between gateway and worker",
+               "auto: run/worker.sock in the data folder."},
+    OptionInfo{"ready-fd", "", &O::ready_fd, commands(kGateway, kWorker), "N", "0", 0, 1'000'000,
+               "", kPlain, "File descriptor on which to report readiness; 0 = none",
+               "Used by serve."},
+
+    OptionInfo{"log-level", "log.level", &O::log_level, kBoth | commands(kEval), "LEVEL", "info", 0,
+               0, "debug|info|warning|error", kPlain, "Least severe log lines shown on stderr", ""},
+    OptionInfo{"log-format", "log.format", &O::log_format, kBoth, "FORMAT", "text", 0, 0,
+               "text|json", kPlain, "Log lines as text or JSON", ""},
+    OptionInfo{"access-log", "log.access_file", &O::access_log, kGatewaySide, "FILE", "", 0, 0, "",
+               kPath, "Write one JSON line per request to this file instead of stderr",
+               "Never holds content of requests or answers, nor keys."},
+
+    OptionInfo{"url", "", &O::url, kClients, "URL", "", 0, 0, "", kPlain, "Server to talk to",
+               "chat: http://127.0.0.1:8080 when not given; eval: starts its own server."},
+    OptionInfo{"model", "", &O::chat_model, commands(kChat), "NAME", "", 0, 0, "", kPlain,
+               "Model to ask for; the server's first when not given", ""},
+    OptionInfo{"ask-model", "", &O::chat_model, commands(kEval), "NAME", "", 0, 0, "", kPlain,
+               "Model to ask for; the server's first when not given", ""},
+    OptionInfo{"system", "", &O::system_prompt, commands(kChat), "TEXT", "", 0, 0, "", kPlain,
+               "System prompt", ""},
+    OptionInfo{"max-tokens", "", &O::max_tokens, kClients, "N", "0", 0, 10'000'000, "", kPlain,
+               "Tokens of an answer at most; 0 lets the server decide", ""},
+    OptionInfo{"temperature", "", &O::temperature, commands(kChat), "X", "1", 0, 2, "", kPlain,
+               "0 always takes the likeliest token, higher varies more", ""},
+    OptionInfo{"verbose", "", &O::verbose, commands(kChat), "", "false", 0, 0, "", kPlain,
+               "Show tokens and speed after each answer", ""},
+
+    OptionInfo{"suite", "", &O::suite, commands(kEval), "NAME", "skills", 0, 0, "skills", kPlain,
+               "Suite to run", ""},
+    OptionInfo{"suite-dir", "", &O::suite_dir, commands(kEval), "DIR", "auto", 0, 0, "", kPath,
+               "Folder of the suite's *.jsonl files",
+               "auto: the heldout folder of the first model's checkpoint."},
+    OptionInfo{"concurrency", "", &O::concurrency, commands(kEval), "N", "16", 1, 1024, "", kPlain,
+               "Requests in flight", ""},
+    OptionInfo{"items", "", &O::items_max, commands(kEval), "N", "0", 0, 1'000'000, "", kPlain,
+               "Items per skill at most; 0 = all", ""},
+    OptionInfo{"quick", "", &O::quick, commands(kBench), "", "false", 0, 0, "", kPlain,
+               "Shorter and noisier", ""},
+    OptionInfo{"reference-dir", "", &O::reference_dir, commands(kBench), "DIR", "auto", 0, 0, "",
+               kPath, "Folder with the reference tokenizer and vocabularies",
+               "auto: build/reference of the source tree, when it exists."},
+};
+
+}  // namespace
+
+std::span<const OptionInfo> option_table() {
+  return kTable;
+}
+
+}  // namespace penstock
