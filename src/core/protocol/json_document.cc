@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <deque>
 #include <limits>
 
@@ -52,6 +53,28 @@ std::uint32_t hex4(std::string_view s) {
   for (const char c : s.substr(0, 4))
     value = value << 4U | static_cast<std::uint32_t>(hex_digit(c));
   return value;
+}
+
+// The offset of the next quote, backslash or control character, eight bytes at a time. Subtracting
+// a limit from each byte borrows into its top bit when the byte is below it (0x20, or 1 after the
+// xor with what is looked for); bytes that had the top bit before are not ASCII and don't count.
+std::size_t skip_plain(std::string_view s, std::size_t i) {
+  constexpr std::uint64_t kOnes = 0x0101010101010101ULL;
+  constexpr std::uint64_t kTops = 0x8080808080808080ULL;
+  while (i + 8 <= s.size()) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, s.data() + i, 8);
+    const std::uint64_t quote = word ^ (kOnes * '"');
+    const std::uint64_t slash = word ^ (kOnes * '\\');
+    const std::uint64_t hit =
+        ((quote - kOnes) & ~quote) | ((slash - kOnes) & ~slash) | ((word - kOnes * 0x20) & ~word);
+    if ((hit & kTops) != 0) break;
+    i += 8;
+  }
+  while (i < s.size() && s[i] != '"' && s[i] != '\\' && static_cast<unsigned char>(s[i]) >= 0x20) {
+    ++i;
+  }
+  return i;
 }
 
 // Decodes the inside of a checked string.
@@ -294,10 +317,7 @@ class JsonScanner {
     ++at_;
     bool escaped = false;
     while (true) {
-      while (!at_end() && text_[at_] != '"' && text_[at_] != '\\' &&
-             static_cast<unsigned char>(text_[at_]) >= 0x20) {
-        ++at_;
-      }
+      at_ = skip_plain(text_, at_);
       if (at_end()) return syntax("the text ends inside a string");
       if (text_[at_] == '"') break;
       if (text_[at_] != '\\') return syntax("a control character in a string must be escaped");
@@ -378,29 +398,36 @@ class JsonScanner {
     return text_.substr(n.begin + 1, n.end - n.begin - 2);
   }
 
+  bool same_key(std::uint32_t a, std::uint32_t b) const {
+    const auto& nodes = document_.nodes_;
+    if (!nodes[a].escaped && !nodes[b].escaped) return inside(a) == inside(b);
+    return decode(inside(a)) == decode(inside(b));
+  }
+
   // The first key of keys_[first..] that repeats an earlier one, or kOpen.
   std::uint32_t find_duplicate(std::size_t first) const {
     const auto count = keys_.size() - first;
-    if (count < 2) return kOpen;
+    if (count > kPairwiseKeys) return find_duplicate_sorted(first);
+    for (std::size_t i = first + 1; i < keys_.size(); ++i) {
+      for (std::size_t j = first; j < i; ++j) {
+        if (same_key(keys_[i], keys_[j])) return keys_[i];
+      }
+    }
+    return kOpen;
+  }
+
+  std::uint32_t find_duplicate_sorted(std::size_t first) const {
     std::deque<std::string> decoded;  // keys with escapes; addresses stay
     std::vector<std::pair<std::string_view, std::uint32_t>> keys;
-    keys.reserve(count);
+    keys.reserve(keys_.size() - first);
     for (std::size_t i = first; i < keys_.size(); ++i) {
       auto key = inside(keys_[i]);
       if (document_.nodes_[keys_[i]].escaped) key = decoded.emplace_back(decode(key));
       keys.emplace_back(key, keys_[i]);
     }
-    if (count <= kPairwiseKeys) {
-      for (std::size_t i = 1; i < count; ++i) {
-        for (std::size_t j = 0; j < i; ++j) {
-          if (keys[i].first == keys[j].first) return keys[i].second;
-        }
-      }
-      return kOpen;
-    }
     std::ranges::sort(keys);
     std::uint32_t found = kOpen;
-    for (std::size_t i = 1; i < count; ++i) {
+    for (std::size_t i = 1; i < keys.size(); ++i) {
       if (keys[i].first == keys[i - 1].first) found = std::min(found, keys[i].second);
     }
     return found;

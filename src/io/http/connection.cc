@@ -57,7 +57,8 @@ void Connection::await_request() {
 void Connection::read() {
   if (reading_ || phase_ == Phase::kClosed) return;
   if (phase_ == Phase::kHandling && in_.size() >= kPipelineBytes) return;
-  const auto size = phase_ == Phase::kBody ? kBodyReadBytes : kReadBytes;
+  const bool large = phase_ == Phase::kBody && (chunks_ || body_left_ > kReadBytes);
+  const auto size = large ? kBodyReadBytes : kReadBytes;
   if (area_.size() != size) area_ = std::vector<char>(size);
   reading_ = true;
   stream_->read_some(area_.data(), area_.size(), shared_from_this());
