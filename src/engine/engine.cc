@@ -56,6 +56,19 @@ Status complete(EngineOptions& o, const ModelConfig& config) {
   return {};
 }
 
+// A config may imply far more memory than its checkpoint has bytes.
+Status check_memory(const EngineOptions& o, const ModelConfig& config) {
+  const std::uint64_t bytes = Model::activation_bytes(
+      config, o.max_batch_tokens, std::min(o.max_batch_tokens, o.max_sequences));
+  const std::uint64_t memory = physical_memory();
+  if (bytes <= memory / 2) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("activations of {} rows need {} MiB, this machine has {}; lower "
+                          "max_batch_tokens",
+                          o.max_batch_tokens, bytes >> 20, memory >> 20),
+              "max_batch_tokens");
+}
+
 Result<std::uint32_t> pool_blocks(const EngineOptions& o, const KvLayout& layout) {
   if (o.kv_blocks != 0) return o.kv_blocks;
   const std::uint64_t block_bytes = layout.block_bytes();
@@ -127,6 +140,7 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   const FloatEnvironment environment;
   TRY(state->weights, load_weights(options.checkpoint_dir, state->config));
   const ModelConfig& config = state->config;
+  TRY_STATUS(check_memory(options, config));
   const KvLayout layout{config.layers, config.kv_lora_rank, config.rope_width, options.kv_dtype};
   TRY(const std::uint32_t blocks, pool_blocks(options, layout));
   TRY(state->kv, KvPool::open(layout, blocks));

@@ -286,6 +286,22 @@ TEST_CASE("options that cannot work are refused by name") {
   refused([](EngineOptions& o) { o.checkpoint_dir = "/nonexistent"; }, "");
 }
 
+TEST_CASE("a shape that needs more memory than there is is refused") {
+  Fixture f;
+  f.shape.layers = 1;
+  f.shape.experts = 0;
+  f.shape.heads = 1024;
+  f.shape.kv_lora_rank = 1024;
+  f.shape.nope_width = 1;
+  f.shape.rope_width = 2;
+  f.shape.value_width = 1;
+  f.options.max_batch_tokens = 65536;
+  REQUIRE(write_checkpoint(f.folder.path(), f.shape, 21));
+  const auto engine = Engine::open(f.options);
+  REQUIRE(!engine);
+  CHECK(engine.error().field == "max_batch_tokens");
+}
+
 TEST_CASE("a damaged checkpoint gives an error output, not a token") {
   Fixture f;
   f.shape.type = StoredType::kF32;

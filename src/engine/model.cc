@@ -74,6 +74,22 @@ Model::Model(const ModelConfig& config, const Weights& weights, const Kernels& k
   counts_.assign(std::size_t{config.moe_layers()} * config.experts, 0);
 }
 
+std::uint64_t Model::activation_bytes(const ModelConfig& c, std::uint32_t max_rows,
+                                      std::uint32_t max_logit_rows) {
+  // The limits of config.cc keep these sums far from overflow.
+  const std::uint64_t hidden = c.hidden_size;
+  const std::uint64_t heads = c.heads;
+  const std::uint64_t attention = heads * (c.row_width() + c.kv_lora_rank + c.value_width) +
+                                  2 * heads * (c.nope_width + c.rope_width) + c.row_width() +
+                                  2 * std::uint64_t{c.q_lora_rank} + 2 * c.rope_width;
+  const std::uint64_t expert = 2 * hidden + 3 * std::uint64_t{c.expert_width};
+  const std::uint64_t shared = std::uint64_t{c.shared_experts} * c.expert_width;
+  const std::uint64_t feed = c.experts_per_token * expert + c.experts +
+                             3 * std::max<std::uint64_t>(c.dense_width, shared) + hidden;
+  return sizeof(float) * (max_rows * (3 * hidden + attention + feed) +
+                          std::uint64_t{max_logit_rows} * c.vocab_size);
+}
+
 void Model::embed(const Batch& batch) {
   const std::size_t hidden = config_.hidden_size;
   const std::size_t half = frequencies_.size();

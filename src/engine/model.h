@@ -32,6 +32,10 @@ class Model {
   Model(const ModelConfig& config, const Weights& weights, const Kernels& kernels, ThreadPool& pool,
         KvPool& kv, std::uint32_t max_rows, std::uint32_t max_logit_rows);
 
+  // Bytes that a model of this shape allocates for its activations.
+  static std::uint64_t activation_bytes(const ModelConfig& config, std::uint32_t max_rows,
+                                        std::uint32_t max_logit_rows);
+
   void forward(const Batch& batch);
   // Logits [vocab] of batch.logit_rows[i]; valid until the next forward().
   std::span<const float> logits(std::size_t i) const {

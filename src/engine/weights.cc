@@ -241,6 +241,14 @@ std::size_t Weights::expert_bytes() const {
   return 0;
 }
 
+std::uint64_t physical_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long size = sysconf(_SC_PAGESIZE);
+  return pages > 0 && size > 0
+             ? static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(size)
+             : UINT64_MAX;
+}
+
 Result<ModelConfig> load_config(const std::string& checkpoint_dir) {
   const std::string path = checkpoint_dir + "/config.json";
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -266,6 +274,14 @@ Result<ModelConfig> load_config(const std::string& checkpoint_dir) {
 
 Result<Weights> load_weights(const std::string& checkpoint_dir, const ModelConfig& config) {
   TRY(TensorFile file, TensorFile::open(checkpoint_dir + "/model.safetensors"));
+  std::uint64_t bytes = 0;
+  for (const auto& [name, tensor] : file.index())
+    bytes += tensor.end - tensor.begin;
+  if (bytes > physical_memory()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} holds {} MiB of weights, this machine has {} MiB of memory",
+                            file.path(), bytes >> 20, physical_memory() >> 20));
+  }
   return Loader(TensorReader(std::move(file)), config).load();
 }
 

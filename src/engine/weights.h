@@ -13,6 +13,7 @@
 // Concurrency: immutable after loading.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,8 @@ struct Weights {
   std::size_t expert_bytes() const;
 };
 
+// Bytes of memory of this machine.
+std::uint64_t physical_memory();
 // Reads checkpoint_dir/config.json.
 Result<ModelConfig> load_config(const std::string& checkpoint_dir);
 // Reads checkpoint_dir/model.safetensors for that config.

@@ -334,31 +334,72 @@ PENSTOCK_INLINE void transpose(Lanes* rows) {
 }
 
 template <typename W>
-void load_block_typed(const LoadBlockArgs& b) {
-  W zeros[kLanes] = {};
+PENSTOCK_INLINE const W* block_row(const LoadBlockArgs& b, unsigned token, const W* zeros) {
   const W* slice = static_cast<const W*>(static_cast<const void*>(b.slice));
-  const unsigned whole = b.width / kLanes * kLanes;
+  return token < b.tokens ? slice + std::size_t{token} * b.width : zeros;
+}
+// The slack up to the stride may take key columns here; nothing reads what it computes.
+PENSTOCK_INLINE void store_latents(const LoadBlockArgs& b, unsigned token, unsigned column,
+                                   Lanes v) {
+  if (column + kLanes <= b.latent_stride) {
+    store(b.latents + token * b.latent_stride + column, v);
+  }
+}
+
+// 16 tokens x 16 columns.
+template <typename W>
+PENSTOCK_INLINE void load_square(const LoadBlockArgs& b, unsigned first, unsigned column) {
+  const W zeros[kLanes] = {};
+  Lanes rows[kLanes];
+#pragma clang loop unroll(full)
+  for (unsigned i = 0; i < kLanes; ++i) {
+    const bool valid = first + i < b.tokens;
+    rows[i] = load(block_row(b, first + i, zeros) + (valid ? column : 0));
+    store_latents(b, first + i, column, rows[i]);
+  }
+  transpose(rows);
+#pragma clang loop unroll(full)
+  for (unsigned i = 0; i < kLanes; ++i) {
+    store(b.transposed + std::size_t{column + i} * kAttentionBlock + first, rows[i]);
+  }
+}
+
+// 16 tokens x 32 columns of bfloat16: pairs are transposed as one word and widened afterwards,
+// which takes half the shuffles.
+PENSTOCK_INLINE void load_pairs(const LoadBlockArgs& b, unsigned first, unsigned column) {
+  const unsigned short zeros[2 * kLanes] = {};
+  Lanes rows[kLanes];
+#pragma clang loop unroll(full)
+  for (unsigned i = 0; i < kLanes; ++i) {
+    const bool valid = first + i < b.tokens;
+    const unsigned short* row = block_row(b, first + i, zeros) + (valid ? column : 0);
+    __builtin_memcpy(&rows[i], row, sizeof(Lanes));
+    store_latents(b, first + i, column, load(row));
+    store_latents(b, first + i, column + kLanes, load(row + kLanes));
+  }
+  transpose(rows);
+#pragma clang loop unroll(full)
+  for (unsigned i = 0; i < kLanes; ++i) {
+    const Words pair = __builtin_bit_cast(Words, rows[i]);
+    float* out = b.transposed + std::size_t{column + 2 * i} * kAttentionBlock + first;
+    store(out, __builtin_bit_cast(Lanes, pair << 16));
+    store(out + kAttentionBlock, __builtin_bit_cast(Lanes, pair & 0xFFFF0000U));
+  }
+}
+
+template <typename W>
+void load_block_typed(const LoadBlockArgs& b) {
   for (unsigned first = 0; first < kAttentionBlock; first += kLanes) {
-    for (unsigned column = 0; column < whole; column += kLanes) {
-      Lanes rows[kLanes];
-#pragma clang loop unroll(full)
-      for (unsigned i = 0; i < kLanes; ++i) {
-        const unsigned t = first + i;
-        rows[i] = load(t < b.tokens ? slice + std::size_t{t} * b.width + column : zeros);
-        // The slack up to the stride may take key columns here; nothing reads what it computes.
-        if (column + kLanes <= b.latent_stride) {
-          store(b.latents + t * b.latent_stride + column, rows[i]);
-        }
-      }
-      transpose(rows);
-#pragma clang loop unroll(full)
-      for (unsigned i = 0; i < kLanes; ++i) {
-        store(b.transposed + std::size_t{column + i} * kAttentionBlock + first, rows[i]);
-      }
+    unsigned column = 0;
+    if constexpr (sizeof(W) == 2) {
+      for (; column + 2 * kLanes <= b.width; column += 2 * kLanes)
+        load_pairs(b, first, column);
     }
-    for (unsigned t = first; t < first + kLanes; ++t) {
-      for (unsigned column = whole; column < b.width; ++column) {
-        const float x = t < b.tokens ? widen(slice[std::size_t{t} * b.width + column]) : 0.0F;
+    for (; column + kLanes <= b.width; column += kLanes)
+      load_square<W>(b, first, column);
+    for (; column < b.width; ++column) {
+      for (unsigned t = first; t < first + kLanes; ++t) {
+        const float x = t < b.tokens ? widen(block_row<W>(b, t, nullptr)[column]) : 0.0F;
         b.transposed[std::size_t{column} * kAttentionBlock + t] = x;
         if (column < b.latent_stride) b.latents[t * b.latent_stride + column] = x;
       }
