@@ -1,0 +1,157 @@
+#include "io/grpc/engine_codec.h"
+
+#include <map>
+#include <memory>
+
+#include "base/rng.h"
+#include "io/grpc/pending_frame.h"
+
+#include <doctest/doctest.h>
+
+namespace penstock::control {
+
+TEST_CASE("a request survives the wire") {
+  EngineRequest r;
+  r.id = RequestId(~std::uint64_t{0});
+  r.model = "alpha";
+  r.prompt = std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{0, 1, 0xFFFFFFFF});
+  r.emitted = {5, 6};
+  r.sampling = {.temperature = 0.5F,
+                .top_p = 0.25F,
+                .top_k = -1,
+                .min_p = 0.125F,
+                .presence_penalty = -2.0F,
+                .frequency_penalty = 1.5F,
+                .repetition_penalty = 1.25F,
+                .seed = ~std::uint64_t{0},
+                .logit_bias = {{3, -100.0F}, {4, 100.0F}},
+                .stop_token_ids = {2, 9},
+                .ignore_eos = true,
+                .top_logprobs = -1,
+                .choices = 128,
+                .max_tokens = 77};
+  wire::Submit submit;
+  encode(r, submit);
+  wire::Submit parsed;
+  REQUIRE(parsed.ParseFromString(submit.SerializeAsString()));
+  const auto back = decode(parsed);
+  REQUIRE(back);
+  CHECK(back->id == r.id);
+  CHECK(back->model == r.model);
+  CHECK(*back->prompt == *r.prompt);
+  CHECK(back->emitted == r.emitted);
+  CHECK(back->sampling == r.sampling);
+  submit.set_model(std::string(5000, 'm'));
+  CHECK(decode(submit).error().code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("a worker's description survives the wire, its path may be any bytes") {
+  WorkerDescription worker;
+  worker.epoch = Epoch(7);
+  worker.name = "w\xFF";
+  worker.engine = "embedded 1";
+  worker.models = {{"alpha", "/models/\xFE", 4096, 1500, true}};
+  wire::WorkerHello hello;
+  encode(worker, hello);
+  wire::WorkerHello parsed;
+  REQUIRE(parsed.ParseFromString(hello.SerializeAsString()));
+  const auto back = decode(parsed);
+  REQUIRE(back);
+  CHECK(back->name == "w?");
+  CHECK(back->models[0].checkpoint_dir == "/models/\xFE");
+  CHECK(back->models[0].bit_exact);
+}
+
+TEST_CASE("clean_utf8 replaces what is not UTF-8 and never cuts a character") {
+  struct Case {
+    const char* text;
+    std::size_t bytes_max;
+    const char* expected;
+  };
+  const Case cases[] = {
+      {"plain", 100, "plain"},
+      {"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80", 100, "\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80"},
+      {"a\xC3", 100, "a?"},
+      {"\xE2\x82", 100, "??"},
+      {"\xC0\x80", 100, "??"},            // overlong
+      {"\xED\xA0\x80", 100, "???"},       // surrogate
+      {"\xF4\x90\x80\x80", 100, "????"},  // beyond U+10FFFF
+      {"\xE0\x80\x80", 100, "???"},
+      {"ab\xC3\xA9", 3, "ab"},
+      {"", 0, ""},
+  };
+  for (const Case& c : cases)
+    CHECK(clean_utf8(c.text, c.bytes_max) == c.expected);
+}
+
+TEST_CASE("an error message of any bytes can be sent") {
+  EngineOutput output;
+  output.request = RequestId(1);
+  output.finish = FinishReason::kError;
+  output.error = Error{ErrorCode::kModelNotFound, "no \xFF" + std::string(9000, 'x'), "model", {}};
+  wire::Output out;
+  append(output, false, out);
+  wire::Output parsed;
+  REQUIRE(parsed.ParseFromString(out.SerializeAsString()));
+  const auto back = decode(parsed, {1, 10, -1, 0});
+  REQUIRE(back);
+  CHECK(back->error->code == ErrorCode::kModelNotFound);
+  CHECK(back->error->message.substr(0, 5) == "no ?x");
+  CHECK(back->error->field == "model");
+}
+
+TEST_CASE("a merged frame means the same as its parts") {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    Rng rng(seed);
+    PendingFrame merged;
+    std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<OutputToken>> expected;
+    for (int step = 0; step < 40; ++step) {
+      const std::uint64_t id = rng.below(3);
+      EngineOutput output;
+      output.request = RequestId(id);
+      output.choice = static_cast<std::uint32_t>(rng.below(2));
+      for (std::uint64_t n = rng.below(3); n > 0; --n) {
+        OutputToken token{static_cast<TokenId>(rng.below(100)), -1.0F, {}};
+        if (id == 1) token.top.assign(rng.below(3), {1, -2.0F});
+        if (id != 1) token.logprob = 0;
+        auto& list = expected[{id, output.choice}];
+        list.push_back(token);
+        output.tokens.push_back(token);
+      }
+      merged.add(output, id == 1);
+    }
+    CHECK(merged.due());
+    const std::size_t bytes = merged.bytes();
+    wire::WorkerFrame frame;
+    merged.take(frame);
+    CHECK_FALSE(merged.due());
+    CHECK(merged.bytes() == 0);
+    CHECK(frame.ByteSizeLong() <= bytes);
+    CHECK(frame.outputs_size() <= 6);
+    for (const wire::Output& out : frame.outputs()) {
+      const auto back = decode(out, {2, 100, out.request_id() == 1 ? 2 : -1, 10});
+      REQUIRE(back);
+      CHECK(back->tokens == expected[{out.request_id(), out.choice()}]);
+    }
+  }
+}
+
+TEST_CASE("a number used again after its finish is not merged into the finished output") {
+  PendingFrame pending;
+  EngineOutput output;
+  output.request = RequestId(1);
+  output.finish = FinishReason::kStop;
+  pending.add(output, false);
+  output.finish = std::nullopt;
+  output.tokens = {{5, 0.0F, {}}};
+  pending.add(output, false);
+  pending.add(output, false);
+  wire::WorkerFrame frame;
+  pending.take(frame);
+  REQUIRE(frame.outputs_size() == 2);
+  CHECK(frame.outputs(0).tokens_size() == 0);
+  CHECK(frame.outputs(1).tokens_size() == 2);
+  CHECK(frame.outputs(1).finish() == wire::FINISH_NONE);
+}
+
+}  // namespace penstock::control
