@@ -41,15 +41,21 @@ PENSTOCK_INLINE void tile(const float* a, std::size_t lda, const W* b, std::size
   }
 }
 
-// Calls the tile of exactly `rows` rows.
-template <typename W, unsigned Rows = kTileRows>
-PENSTOCK_INLINE void tile_of(unsigned rows, const float* a, std::size_t lda, const W* b,
-                             std::size_t ldb, float* c, std::size_t ldc, unsigned k, bool add) {
+template <unsigned Rows, typename W>
+PENSTOCK_INLINE void tile_from(unsigned rows, const float* a, std::size_t lda, const W* b,
+                               std::size_t ldb, float* c, std::size_t ldc, unsigned k, bool add) {
   if (rows == Rows) {
     tile<Rows>(a, lda, b, ldb, c, ldc, k, add);
   } else if constexpr (Rows > 1) {
-    tile_of<W, Rows - 1>(rows, a, lda, b, ldb, c, ldc, k, add);
+    tile_from<Rows - 1>(rows, a, lda, b, ldb, c, ldc, k, add);
   }
+}
+// Calls the tile of exactly `rows` rows. Not inlined: the tiles are most of the code.
+template <typename W>
+__attribute__((noinline)) void tile_of(unsigned rows, const float* a, std::size_t lda, const W* b,
+                                       std::size_t ldb, float* c, std::size_t ldc, unsigned k,
+                                       bool add) {
+  tile_from<kTileRows>(rows, a, lda, b, ldb, c, ldc, k, add);
 }
 
 // Splits the rows into equal tiles and runs them over [k, 32] of b.
