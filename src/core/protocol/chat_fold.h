@@ -78,6 +78,10 @@ class StreamFolder {
     if (state.contains("finish_reason")) complain("a chunk after the finish");
     const auto& delta = choice.at("delta").as_object();
     if (delta.contains("role") != first) complain("the role must be in the first delta only");
+    if (delta.contains("reasoning_content") && delta.contains("content") &&
+        !delta.at("content").as_string().empty()) {
+      complain("reasoning and content in one chunk");
+    }
     for (const char* key : {"content", "reasoning_content"}) {
       if (!delta.contains(key)) continue;
       auto& text = state[key];

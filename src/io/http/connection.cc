@@ -190,6 +190,10 @@ void Connection::take_body(std::string_view bytes) {
     in_.append(bytes.substr(*used));
   } else {
     const auto used = static_cast<std::size_t>(std::min<std::uint64_t>(body_left_, bytes.size()));
+    // Room for the whole body is taken only once a good part of it has really come.
+    if (request_.body.size() + used > request_.body.capacity()) {
+      request_.body.reserve(request_.body.size() + static_cast<std::size_t>(body_left_));
+    }
     request_.body.append(bytes.substr(0, used));
     body_left_ -= used;
     if (body_left_ > 0) {

@@ -153,7 +153,7 @@ Status parse_request_line(std::string_view line, RequestHead& head) {
   }
   head.method = method;
   head.version_1_1 = version.back() == '1';
-  head.keep_alive = head.version_1_1;
+  head.keep_alive = head.version_1_1;  // 1.0's optional keep-alive is not worth a second rule
   return parse_target(line.substr(first + 1, last - first - 1), head);
 }
 
@@ -185,7 +185,6 @@ Status interpret(RequestHead& head) {
       head.chunked = true;
     } else if (iequals(name, "connection")) {
       if (has_list_item(value, "close")) head.keep_alive = false;
-      if (!head.version_1_1 && has_list_item(value, "keep-alive")) head.keep_alive = true;
     } else if (iequals(name, "expect")) {
       if (!iequals(value, "100-continue")) return fail(kUnsupported, "unknown Expect", "expect");
       head.expect_continue = head.version_1_1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/rng.h"
 #include "io/http/client.h"
 #include "io/http/test_server.h"
 
@@ -417,6 +418,78 @@ TEST_CASE("the client gives up at its time-out and when it is cancelled") {
   std::atomic<bool> cancel{true};
   request.cancel = &cancel;
   CHECK(send(request).error().code == ErrorCode::kCancelled);
+}
+
+TEST_CASE("requests sent ahead wait beyond the pipeline buffer and are all answered in order") {
+  OneShot<bool> go;
+  int count = 0;
+  TestServer server({}, [&](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    if (count++ == 0) co_await go;
+    HttpResponse response;
+    response.body = "#" + std::to_string(count);
+    co_await exchange->respond(std::move(response));
+  });
+  RawClient client(server.port());
+  std::string many;
+  for (int i = 0; i < 5000; ++i)
+    many += kGet;  // 150 KB
+  std::thread sender([&] { client.send(many); });
+  REQUIRE(server.until([](const ServerCounters& c) { return c.requests == 1; }));
+  server.call([&] { go.set(true); });
+  CHECK(client.read_until("#5000"));
+  sender.join();
+  CHECK(server.counters().requests == 5000);
+}
+
+TEST_CASE("whatever bytes come and however they end, the server goes on") {
+  ServerOptions options;
+  options.limits.header_timeout = std::chrono::milliseconds(50);
+  options.limits.body_timeout = std::chrono::milliseconds(50);
+  options.limits.linger_timeout = std::chrono::milliseconds(50);
+  TestServer server(std::move(options), [](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    if (exchange->request().body.size() % 2 == 0) {
+      co_await stream_three(std::move(exchange));
+    } else {
+      co_await echo(std::move(exchange));
+    }
+  });
+  const std::string bases[] = {std::string(kGet), post("Content-Length: 5\r\n", "hello"),
+                               post("Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n"),
+                               post("Content-Length: 5\r\nExpect: 100-continue\r\n", "hello"),
+                               "GET / HTTP/1.0\r\n\r\n"};
+  Rng rng(20);
+  for (int round = 0; round < 300; ++round) {
+    std::string bytes = bases[rng.below(5)] + bases[rng.below(5)];
+    for (auto edits = rng.below(4); edits > 0; --edits) {
+      const auto at = rng.below(bytes.size());
+      switch (rng.below(4)) {
+        case 0:
+          bytes[at] = static_cast<char>(rng.below(256));
+          break;
+        case 1:
+          bytes.erase(at, 1 + rng.below(4));
+          break;
+        case 2:
+          bytes.insert(at, bytes.substr(rng.below(bytes.size()), rng.below(20)));
+          break;
+        default:
+          bytes.resize(1 + at);
+          break;
+      }
+      if (bytes.empty()) bytes = "x";
+    }
+    CAPTURE(bytes);
+    RawClient client(server.port());
+    REQUIRE(client.connected);
+    client.send(bytes);
+    if (rng.below(2) == 0) client.half_close();
+    if (rng.below(2) == 0) client.read_until("\r\n\r\n");
+  }
+  RawClient client(server.port());
+  REQUIRE(client.send(post("Content-Length: 1\r\nConnection: close\r\n", "x")));
+  CHECK(client.read_to_end().ends_with("POST /echo? x"));
+  CHECK(server.until([](const ServerCounters& c) { return c.connections_now == 0; }));
+  CHECK(server.counters().exchanges_now == 0);
 }
 
 TEST_CASE("URLs") {
