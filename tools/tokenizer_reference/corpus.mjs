@@ -47,7 +47,7 @@ const kScripts = {
   arabic: /^ ?[\p{Script=Arabic}\p{M}]+$/u, hebrew: /^ ?[\p{Script=Hebrew}]+$/u,
   devanagari: /^ ?[\p{Script=Devanagari}]+$/u, bengali: /^ ?\p{Script=Bengali}+$/u,
   tamil: /^ ?\p{Script=Tamil}+$/u, thai: /^ ?\p{Script=Thai}+$/u, hangul: /^ ?\p{Script=Hangul}+$/u,
-  kana: /^[\p{Script=Hiragana}\p{Script=Katakana}]+$/u, han: /^\p{Script=Han}+$/u,
+  kana: /^[\p{Script=Hiragana}\p{Script=Katakana}・]+$/u, han: /^\p{Script=Han}+$/u,
   georgian: /^ ?\p{Script=Georgian}+$/u, armenian: /^ ?\p{Script=Armenian}+$/u,
 };
 
@@ -153,7 +153,7 @@ export class Corpus {
     const parts = [' ', ' ', '  ', '\n', '\r', '\r\n', '\t', '\u00a0', '\u0085', '\u2028', '\u180e',
       '\u3000', '\u200b', '\u200d', '\ufeff', '\0', '\u0007', "'", "'", '’', 's', 'S', '\u017f', 't', 'T',
       're', 'RE', 've', 'm', 'll', 'Ll', 'd', 'a', 'é', 'e\u0301', '\u0308', '\u0323', '\u20dd', 'ß', 'ﬆ',
-      '\u212a', '1', '12', '٣', '½', 'Ⅷ', '²', '一', '龥', '龦', '\u3040', 'ー', '\u3099', '゛', 'が', '中文',
+      '\u212a', '1', '12', '٣', '½', 'Ⅷ', '²', '一', '龥', '龦', '\u3040', 'ー', '\u3099', '゛', '・', '゠', 'が', '中文',
       '!', '"', '#', '$', '_', '-', '\\', ']', '`', '~', '€', '«', '…', '。', '\u{1F600}', '\u{1D400}',
       '\u{10FFFF}', '\ue000', '\u0378', '각', '\u1100\u1161', '\u0915\u093c', '\u0958', '\u0eba', '\u1715'];
     let text = '';

@@ -4,7 +4,7 @@
 //   node reference.mjs encode OUT VOCABULARY   OUT/VOCABULARY.ids: (count, ids) for every chunk
 //   node reference.mjs decode OUT VOCABULARY   OUT/VOCABULARY.texts: (keep, count, ids, length, bytes)
 //   node reference.mjs scripts OUT BYTES       OUT/SCRIPT.txt for each of the eight scripts
-//   node reference.mjs speed OUT VOCABULARY    prints "SCRIPT BYTES SECONDS TOKENS" for each
+//   node reference.mjs speed OUT VOCABULARY PASSES   prints "SCRIPT BYTES SECONDS TOKENS" for each
 // All numbers are 32-bit little-endian words. Ill-formed UTF-8 becomes U+FFFD as the conversion from
 // bytes to a JavaScript string does it.
 import { readFileSync, writeFileSync, openSync, writeSync, closeSync, mkdirSync } from 'node:fs';
@@ -86,19 +86,27 @@ const commands = {
       writeFileSync(join(out, `${name}.txt`), corpus.scriptText(name, Number(size)));
     }
   },
-  // In one piece per 16 KiB, about what a request carries; the first few are not counted.
-  async speed(name) {
+  // In pieces of 16 KiB characters, about what a request carries. Processor time of the process, the
+  // shortest of several passes over the file, as in bench/tokenizer_bench.cc.
+  async speed(name, passes) {
     const tokenizer = load(name);
     for (const script of kScriptFiles) {
       const text = readFileSync(join(out, `${script}.txt`), 'utf8');
       const parts = [];
       for (let at = 0; at < text.length; at += 16384) parts.push(text.slice(at, at + 16384).toWellFormed());
-      for (const part of parts.slice(0, 4)) await encode(tokenizer, part);
+      let shortest = Infinity;
       let tokens = 0;
-      const begin = process.hrtime.bigint();
-      for (const part of parts) tokens += (await encode(tokenizer, part)).length;
-      const seconds = Number(process.hrtime.bigint() - begin) / 1e9;
-      console.log(script, Buffer.byteLength(text), seconds, tokens);
+      for (let pass = 0; pass < Number(passes); ++pass) {
+        tokens = 0;
+        const begin = process.cpuUsage();
+        for (const part of parts) {
+          const encoding = await tokenizer.encode(part, null, { addSpecialTokens: false });
+          tokens += encoding.getLength();
+        }
+        const used = process.cpuUsage(begin);
+        shortest = Math.min(shortest, (used.user + used.system) / 1e6);
+      }
+      console.log(script, Buffer.byteLength(text), shortest, tokens);
     }
   },
 };

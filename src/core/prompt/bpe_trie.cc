@@ -38,7 +38,8 @@ class TrieBuilder {
       if (children == 0) continue;
       const std::uint32_t base = place(children);
       if (base == ByteTrie::kNone) {
-        return fail(ErrorCode::kPayloadTooLarge, "the vocabulary is too large for the token trie");
+        return fail(ErrorCode::kPayloadTooLarge, "the vocabulary is too large for the token trie",
+                    "model.vocab");
       }
       if (node.slot == ByteTrie::kNone) {
         trie_.root_base_ = base;

@@ -12,10 +12,12 @@
 // Source: docs of huggingface/tokenizers, pre_tokenizers.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/result.h"
@@ -26,6 +28,7 @@ namespace penstock {
 class PieceSink {
  public:
   template <typename F>
+    requires(!std::same_as<std::remove_const_t<F>, PieceSink>)
   explicit PieceSink(F& f)
       : context_(&f),
         call_([](void* context, std::string_view piece) { (*static_cast<F*>(context))(piece); }) {}

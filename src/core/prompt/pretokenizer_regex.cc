@@ -16,7 +16,7 @@ constexpr std::size_t kPatternBytesMax = 16384;
 constexpr std::size_t kJitStackMin = std::size_t{64} << 10;
 constexpr std::size_t kJitStackMax = std::size_t{8} << 20;
 // Steps of backtracking at one start position; real patterns need a handful.
-constexpr std::uint32_t kMatchLimit = 20'000'000;
+constexpr std::uint32_t kMatchLimit = 10'000'000;
 constexpr std::uint32_t kHeapLimitKib = 65536;
 
 struct CodeFree {

@@ -216,7 +216,19 @@ void scan_deepseek(std::string_view text, PieceSink sink) {
         p += digit.size;
       }
     } else if (joined && (c.bits & kCjkRun) != 0) {
-      p = cursor.skip(behind, kCjkRun);
+      ClassBits seen = c.bits;
+      p = behind;
+      for (Char next = cursor.at(p); (next.bits & kCjkRun) != 0; next = cursor.at(p)) {
+        seen |= next.bits;
+        p += next.size;
+      }
+      if ((seen & kCjkOther) != 0) {
+        // The third pattern cuts the run again at signs such as the katakana middle dot.
+        if (gap != nullptr) sink(between(gap, begin));
+        gap = nullptr;
+        scan_deepseek<false>(between(begin, p), sink);
+        continue;
+      }
     } else if ((c.bits & kSign) != 0) {
       if (c.size == 1 && is_ascii_letter(behind, cursor.end())) {
         p = behind;

@@ -1,8 +1,9 @@
 // SpanCache: encoded prompt spans by keyed hash of their text, in bounded memory.
 //
-// Agents resend the same hundred kilobytes at every turn; hashing them costs a fiftieth of encoding
-// them. The key is KeyedHasher over (tokenizer fingerprint, text), with a secret drawn at start, so
-// that nobody can make up a text that finds another text's ids. Least recently used spans go first.
+// Agents resend the same hundred kilobytes at every turn; hashing runs at more than 1 GB/s,
+// encoding at 20 to 200 MB/s. The key is KeyedHasher over (tokenizer fingerprint, text), with a
+// secret drawn at start, so that nobody can make up a text that finds another text's ids. Least
+// recently used spans go first.
 //
 // Invariants: bytes() <= limits.bytes_max. A span is stored only when it has at least
 // limits.span_bytes_min bytes and takes at most a quarter of the cache.

@@ -107,7 +107,9 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::from_json(std::string_view tokeniz
     vocabulary.added[token.id] = true;
   vocabulary.merges = std::move(file.merges);
   vocabulary.ignore_merges = file.ignore_merges;
-  TRY(state->bpe, Bpe::build(vocabulary));
+  auto bpe = Bpe::build(vocabulary);
+  if (!bpe) return std::unexpected(std::move(bpe).error().within("tokenizer.json"));
+  state->bpe = std::move(*bpe);
   state->pre_tokenizer = std::move(file.pre_tokenizer);
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(state)));
 }

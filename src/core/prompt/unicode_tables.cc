@@ -83,8 +83,14 @@ const ClassTable& classes() {
 const ClassTable& deepseek_classes() {
   static const ClassTable table = [] {
     std::vector<ClassBits> bits = class_bytes();
-    std::fill(bits.begin() + 0x4E00, bits.begin() + 0x9FA6, kCjkRun);
-    std::fill(bits.begin() + 0x3040, bits.begin() + 0x3100, kCjkRun);
+    for (ClassBits& own : bits)
+      own &= static_cast<ClassBits>(~kNumeric);
+    constexpr CodePointRange kRuns[] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
+    for (const CodePointRange& range : kRuns) {
+      for (char32_t c = range.first; c <= range.last; ++c) {
+        bits[c] = (bits[c] & (kLetter | kMark)) != 0 ? kCjkRun : kCjkRun | kCjkOther;
+      }
+    }
     return ClassTable(bits);
   }();
   return table;

@@ -27,14 +27,16 @@ struct CodePointRange {
 };
 
 using ClassBits = std::uint8_t;
-inline constexpr ClassBits kLetter = 1;     // \p{L}
-inline constexpr ClassBits kMark = 2;       // \p{M}
-inline constexpr ClassBits kNumber = 4;     // \p{N}
-inline constexpr ClassBits kSign = 8;       // \p{P} or \p{S}
-inline constexpr ClassBits kSpace = 16;     // \s
-inline constexpr ClassBits kNewline = 32;   // \r or \n, beside kSpace
-inline constexpr ClassBits kCjkRun = 64;    // DeepSeek's own ranges; only in deepseek_classes()
-inline constexpr ClassBits kNumeric = 128;  // what the Digits pre-tokenizer takes for a digit
+inline constexpr ClassBits kLetter = 1;      // \p{L}
+inline constexpr ClassBits kMark = 2;        // \p{M}
+inline constexpr ClassBits kNumber = 4;      // \p{N}
+inline constexpr ClassBits kSign = 8;        // \p{P} or \p{S}
+inline constexpr ClassBits kSpace = 16;      // \s
+inline constexpr ClassBits kNewline = 32;    // \r or \n, beside kSpace
+inline constexpr ClassBits kCjkRun = 64;     // DeepSeek's own ranges; only in deepseek_classes()
+inline constexpr ClassBits kCjkOther = 128;  // beside kCjkRun: neither a letter nor a mark
+inline constexpr ClassBits kNumeric =
+    128;  // what the Digits pre-tokenizer takes for a digit; only in classes()
 
 class ClassTable {
  public:
@@ -55,7 +57,8 @@ class ClassTable {
 
 // The classes as they are.
 const ClassTable& classes();
-// The same, with the characters of DeepSeek's [一-龥぀-ゟ゠-ヿ] as kCjkRun and nothing else.
+// The same, with kCjkRun for the characters of DeepSeek's [一-龥぀-ゟ゠-ヿ] instead of their own
+// class.
 const ClassTable& deepseek_classes();
 
 // Whether \w of the reference's single_word check matches.
