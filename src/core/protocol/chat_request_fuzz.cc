@@ -52,8 +52,9 @@ void check_document(std::string_view text) {
   boost::json::error_code error;
   const auto theirs = boost::json::parse(text, error, {}, options);
   if (ours) {
-    ENSURE(!error);
-    compare(ours->root(), theirs);
+    // Boost counts an exponent of many digits as an overflow even when it is negative.
+    ENSURE(!error || error == boost::json::error::exponent_overflow);
+    if (!error) compare(ours->root(), theirs);
   } else {
     const auto& code = ours.error().openai_code;
     const bool ours_alone = code == "duplicate_key" || code == "invalid_value";

@@ -7,46 +7,18 @@
 #include <charconv>
 #include <utility>
 
+#include "io/http/characters.h"
+
 namespace penstock::http {
 namespace {
 
 using enum ErrorCode;
 
-constexpr auto kTokenChars = [] {
-  std::array<bool, 256> table{};
-  for (int c = '0'; c <= '9'; ++c)
-    table[static_cast<std::size_t>(c)] = true;
-  for (int c = 'a'; c <= 'z'; ++c)
-    table[static_cast<std::size_t>(c)] = true;
-  for (int c = 'A'; c <= 'Z'; ++c)
-    table[static_cast<std::size_t>(c)] = true;
-  for (const char c :
-       {'!', '#', '$', '%', '&', '\'', '*', '+', '-', '.', '^', '_', '`', '|', '~'}) {
-    table[static_cast<unsigned char>(c)] = true;
-  }
-  return table;
-}();
-
-bool is_token_char(char c) {
-  return kTokenChars[static_cast<unsigned char>(c)];
-}
 bool is_token(std::string_view s) {
   return !s.empty() && std::ranges::all_of(s, is_token_char);
 }
-// Field values: visible ASCII, spaces, tabs and bytes beyond ASCII; no other control character.
-bool is_value_char(char c) {
-  const auto u = static_cast<unsigned char>(c);
-  return (u >= 0x20 && u != 0x7F) || c == '\t';
-}
 char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
-int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
 }
 
 std::string_view trim(std::string_view s) {
@@ -202,10 +174,6 @@ Status interpret(RequestHead& head) {
   return {};
 }
 
-constexpr std::size_t kChunkDigitsMax = 15;        // 2^60 bytes: far beyond every limit
-constexpr std::size_t kExtensionBytesMax = 256;    // a chunk
-constexpr std::size_t kTrailerBytesMax = 8 << 10;  // all trailers
-
 }  // namespace
 
 bool iequals(std::string_view a, std::string_view b) {
@@ -262,97 +230,6 @@ Result<ResponseHead> parse_response_head(std::string_view text, const HeadLimits
     }
   }
   return head;
-}
-
-Status ChunkDecoder::take(char c) {
-  const auto malformed = [] { return fail(kInvalidArgument, "malformed chunked body"); };
-  switch (state_) {
-    case State::kSize: {
-      if (const int digit = hex_value(c); digit >= 0) {
-        if (++digits_ > kChunkDigitsMax) return malformed();
-        left_ = left_ * 16 + static_cast<std::uint64_t>(digit);
-        return {};
-      }
-      if (digits_ == 0) return malformed();
-      total_ += left_;
-      if (total_ > body_bytes_max_) {
-        return fail(kPayloadTooLarge,
-                    fmt::format("the body is larger than {} bytes", body_bytes_max_));
-      }
-      digits_ = 0;
-      line_bytes_ = 0;
-      if (c == '\r')
-        state_ = State::kSizeLf;
-      else if (c == ';')
-        state_ = State::kExtension;
-      else
-        return malformed();
-      return {};
-    }
-    case State::kExtension:
-      if (c == '\r')
-        state_ = State::kSizeLf;
-      else if (!is_value_char(c) || ++line_bytes_ > kExtensionBytesMax)
-        return malformed();
-      return {};
-    case State::kSizeLf:
-      if (c != '\n') return malformed();
-      state_ = left_ == 0 ? State::kTrailerStart : State::kData;
-      line_bytes_ = 0;
-      return {};
-    case State::kDataCr:
-      if (c != '\r') return malformed();
-      state_ = State::kDataLf;
-      return {};
-    case State::kDataLf:
-      if (c != '\n') return malformed();
-      state_ = State::kSize;
-      return {};
-    case State::kTrailerStart:
-      if (c == '\r') {
-        state_ = State::kEndLf;
-        return {};
-      }
-      if (!is_token_char(c)) return malformed();
-      state_ = State::kTrailer;
-      return {};
-    case State::kTrailer:
-      if (c == '\r')
-        state_ = State::kTrailerLf;
-      else if (!is_value_char(c) || ++line_bytes_ > kTrailerBytesMax)
-        return malformed();
-      return {};
-    case State::kTrailerLf:
-      if (c != '\n' || ++line_bytes_ > kTrailerBytesMax) return malformed();
-      state_ = State::kTrailerStart;
-      return {};
-    case State::kEndLf:
-      if (c != '\n') return malformed();
-      state_ = State::kDone;
-      return {};
-    case State::kData:
-    case State::kDone:
-      return {};
-  }
-  return {};
-}
-
-Result<std::size_t> ChunkDecoder::feed(std::string_view in, std::string& out) {
-  std::size_t used = 0;
-  while (used < in.size() && !done()) {
-    if (state_ == State::kData) {
-      const auto take = static_cast<std::size_t>(
-          std::min<std::uint64_t>(left_, static_cast<std::uint64_t>(in.size() - used)));
-      out.append(in.substr(used, take));
-      used += take;
-      left_ -= take;
-      if (left_ == 0) state_ = State::kDataCr;
-      continue;
-    }
-    TRY_STATUS(take(in[used]));
-    ++used;
-  }
-  return used;
 }
 
 void append_chunk_size(std::string& out, std::size_t size) {
