@@ -20,14 +20,16 @@ Result<int> run_command(Command command, const Options& options) {
   switch (command) {
     case Command::kServe:
       return run_serve(options);
+    case Command::kChat:
+      return run_chat(options);
+    case Command::kDoctor:
+      return run_doctor(options);
+    case Command::kEval:
+      return run_eval(options);
     case Command::kBench:
       return run_bench(options);
     case Command::kConfig:
       return run_config(options);
-    case Command::kChat:
-    case Command::kDoctor:
-    case Command::kEval:
-      break;  // in the next commits
     case Command::kGateway:
       return run_gateway(options);
     case Command::kWorker:

@@ -16,7 +16,7 @@ using enum Command;
 using enum OptionForm;
 constexpr Commands kBoth = commands(kServe, kGateway, kWorker, kDoctor, kConfig);
 constexpr Commands kGatewaySide = commands(kServe, kGateway, kDoctor, kConfig);
-constexpr Commands kWorkerSide = commands(kServe, kWorker, kDoctor, kConfig);
+constexpr Commands kWorkerSide = commands(kServe, kWorker, kDoctor, kConfig, kEval);
 constexpr Commands kModelUsers =
     commands(kServe, kGateway, kWorker, kDoctor, kConfig, kEval, kBench);
 constexpr Commands kClients = commands(kChat, kEval);
@@ -62,7 +62,8 @@ constexpr std::array kTable = {
                1024, "", kPlain, "Threads that compute",
                "auto: one per core that this process may use."},
     OptionInfo{"kv-memory", "engine.kv_memory", &O::kv_memory, kWorkerSide, "SIZE", "auto", kMiB,
-               1024 * kTiB, "", kPlain, "Memory for keys and values, shared out evenly to the models",
+               1024 * kTiB, "", kPlain,
+               "Memory for keys and values, shared out evenly to the models",
                "auto: an eighth of the available memory, from 64MiB to 8GiB."},
     OptionInfo{"kv-dtype", "engine.kv_dtype", &O::kv_dtype, kWorkerSide, "TYPE", "bf16", 0, 0,
                "bf16|f32", kPlain, "Type in which keys and values are kept", ""},
@@ -107,9 +108,9 @@ constexpr std::array kTable = {
     OptionInfo{"worker-socket", "worker.socket", &O::worker_socket, commands(kGateway, kWorker),
                "PATH", "auto", 0, 0, "", kPath, "Unix socket between gateway and worker",
                "auto: run/worker.sock in the data folder."},
-    OptionInfo{"ready-fd", "", &O::ready_fd, commands(kGateway, kWorker), "N", "0", 0, 1'000'000,
-               "", kPlain, "File descriptor on which to report readiness; 0 = none",
-               "Used by serve."},
+    OptionInfo{"ready-fd", "", &O::ready_fd, commands(kServe, kGateway, kWorker), "N", "0", 0,
+               1'000'000, "", kPlain, "File descriptor on which to report readiness; 0 = none",
+               "For supervisors: one JSON line says where it serves or why it does not."},
 
     OptionInfo{"log-level", "log.level", &O::log_level, kBoth | commands(kEval), "LEVEL", "info", 0,
                0, "debug|info|warning|error", kPlain, "Least severe log lines shown on stderr", ""},
@@ -121,6 +122,8 @@ constexpr std::array kTable = {
 
     OptionInfo{"url", "", &O::url, kClients, "URL", "", 0, 0, "", kPlain, "Server to talk to",
                "chat: http://127.0.0.1:8080 when not given; eval: starts its own server."},
+    OptionInfo{"ca-file", "", &O::ca_file, kClients, "FILE", "", 0, 0, "", kPath,
+               "Trust the certificates in this file (PEM) instead of the system's", ""},
     OptionInfo{"model", "", &O::chat_model, commands(kChat), "NAME", "", 0, 0, "", kPlain,
                "Model to ask for; the server's first when not given", ""},
     OptionInfo{"ask-model", "", &O::chat_model, commands(kEval), "NAME", "", 0, 0, "", kPlain,
@@ -131,8 +134,8 @@ constexpr std::array kTable = {
                "Tokens of an answer at most; 0 lets the server decide", ""},
     OptionInfo{"temperature", "", &O::temperature, commands(kChat), "X", "1", 0, 2, "", kPlain,
                "0 always takes the likeliest token, higher varies more", ""},
-    OptionInfo{"verbose", "", &O::verbose, commands(kChat), "", "false", 0, 0, "", kPlain,
-               "Show tokens and speed after each answer", ""},
+    OptionInfo{"verbose", "", &O::verbose, kClients, "", "false", 0, 0, "", kPlain,
+               "Show more: tokens and speed after each answer of chat, wrong answers of eval", ""},
 
     OptionInfo{"suite", "", &O::suite, commands(kEval), "NAME", "skills", 0, 0, "skills", kPlain,
                "Suite to run", ""},

@@ -79,6 +79,7 @@ struct Options {
 
   // Clients: chat, eval, doctor.
   std::string url;         // empty: eval and doctor start or look for their own
+  std::string ca_file;     // trusted certificates, PEM; empty: the system's
   std::string chat_model;  // name sent in requests; empty = the first that the server lists
   std::string system_prompt;
   std::uint32_t max_tokens = 0;  // 0 = the server decides

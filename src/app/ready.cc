@@ -70,7 +70,9 @@ void report_failure(std::uint32_t fd, const Error& error) {
   send_line(fd, Told::kFailure, failure_line(error));
 }
 
-bool failure_was_reported() { return told == Told::kFailure; }
+bool failure_was_reported() {
+  return told == Told::kFailure;
+}
 
 Result<ReadyReport> parse_ready_line(std::string_view line) {
   const auto malformed = [&] {

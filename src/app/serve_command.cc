@@ -15,6 +15,7 @@
 #include "app/text_layout.h"
 #include "app/values.h"
 #include "io/files/api_keys.h"
+#include "io/files/certificate.h"
 #include "io/files/files.h"
 #include "io/files/machine.h"
 #include "io/telemetry/log.h"
@@ -24,6 +25,13 @@ namespace {
 
 // Beyond the drain time, for the gateway to notice and the engine to finish its step.
 constexpr Duration kStopGrace = std::chrono::seconds(5);
+
+std::vector<ReadyFact> all_facts(const std::vector<ReadyReport>& reports) {
+  std::vector<ReadyFact> facts;
+  for (const auto& report : reports)
+    facts.insert(facts.end(), report.facts.begin(), report.facts.end());
+  return facts;
+}
 
 // What a person needs to find things and to try them, on stderr.
 void tell_people(const Options& o, const std::string& url,
@@ -82,11 +90,7 @@ std::string ready_json(const Options& o, const std::string& url,
 Status check_before_start(const Options& o) {
   TRY_STATUS(check_port_free(o.host, o.port));
   if (!o.api_key_file.empty()) TRY_STATUS(ApiKeys::load(o.api_key_file));
-  constexpr Bytes kPemMax{1 << 20};
-  if (!o.tls_cert.empty()) {
-    TRY_STATUS(read_file(o.tls_cert, kPemMax));
-    TRY_STATUS(read_secret_file(o.tls_key, kPemMax));
-  }
+  if (!o.tls_cert.empty()) TRY_STATUS(check_certificate(o.tls_cert, o.tls_key));
   for (const auto& model : o.models) {
     auto config = read_file(model.value + "/config.json", Bytes(16 << 20));
     if (!config)
@@ -96,9 +100,7 @@ Status check_before_start(const Options& o) {
   return {};
 }
 
-}  // namespace
-
-Result<int> run_serve(const Options& given) {
+Result<int> serve(const Options& given) {
   Options options = given;
   const std::string run_dir = options.data_dir + "/run";
   const std::string config = run_dir + "/config.json";
@@ -127,6 +129,8 @@ Result<int> run_serve(const Options& given) {
       options.port = reports.back().port;
       TRY_STATUS(write_file_atomically(config, effective_config(options), 0600));
     }
+    report_ready(options.ready_fd, {static_cast<std::uint16_t>(options.port), all_facts(reports)});
+    if (options.ready_fd != 0) return {};  // the one who started us tells people
     const auto url = listen_url(options.host, options.port, !options.tls_cert.empty());
     if (options.json) {
       TRY_STATUS(print_data(ready_json(options, url, reports)));
@@ -138,6 +142,14 @@ Result<int> run_serve(const Options& given) {
   };
   TRY(const int code, supervise(plan));
   if (code == 0) log_info("stopped");
+  return code;
+}
+
+}  // namespace
+
+Result<int> run_serve(const Options& options) {
+  auto code = serve(options);
+  if (!code) report_failure(options.ready_fd, code.error());
   return code;
 }
 
