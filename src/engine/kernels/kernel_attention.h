@@ -34,76 +34,106 @@ PENSTOCK_INLINE void transpose(Lanes* rows) {
   exchange_all<1>(rows);
 }
 
-template <typename W>
-PENSTOCK_INLINE const W* block_row(const LoadBlockArgs& b, unsigned token, const W* zeros) {
-  const W* slice = static_cast<const W*>(static_cast<const void*>(b.slice));
-  return token < b.tokens ? slice + std::size_t{token} * b.width : zeros;
-}
-// The slack up to the stride may take key columns here; nothing reads what it computes.
-PENSTOCK_INLINE void store_latents(const LoadBlockArgs& b, unsigned token, unsigned column,
-                                   Lanes v) {
-  if (column + kLanes <= b.latent_stride) {
-    store(b.latents + token * b.latent_stride + column, v);
+// Loads 16 rows, of which the first `valid` exist, from `row` on; the rest is zero.
+template <typename W, typename F>
+PENSTOCK_INLINE void for_rows(const W* row, std::size_t width, unsigned valid, F f) {
+  const W zeros[2 * kLanes] = {};
+  if (valid == kLanes) {
+#pragma clang loop unroll(full)
+    for (unsigned i = 0; i < kLanes; ++i)
+      f(i, row + i * width);
+  } else {
+#pragma clang loop unroll(full)
+    for (unsigned i = 0; i < kLanes; ++i)
+      f(i, i < valid ? row + i * width : zeros);
   }
 }
 
-// 16 tokens x 16 columns.
+// Where a group of 16 tokens starts in source and destinations.
 template <typename W>
-PENSTOCK_INLINE void load_square(const LoadBlockArgs& b, unsigned first, unsigned column) {
-  const W zeros[kLanes] = {};
+struct Group {
+  const W* rows;      // the first token's row
+  unsigned valid;     // tokens that exist, 1..16
+  float* transposed;  // [width][64], at the first token's column
+  float* latents;     // [16][latent_stride]
+};
+
+// 16 tokens x 16 columns. The slack up to the latent stride may take key columns; nothing reads
+// what it computes.
+template <typename W>
+PENSTOCK_INLINE void load_square(const LoadBlockArgs& b, const Group<W>& g, unsigned column) {
+  const bool latent = column + kLanes <= b.latent_stride;
   Lanes rows[kLanes];
-#pragma clang loop unroll(full)
-  for (unsigned i = 0; i < kLanes; ++i) {
-    const bool valid = first + i < b.tokens;
-    rows[i] = load(block_row(b, first + i, zeros) + (valid ? column : 0));
-    store_latents(b, first + i, column, rows[i]);
-  }
+  for_rows(g.rows + column, b.width, g.valid,
+           [&](unsigned i, const W* row) __attribute__((always_inline)) {
+             rows[i] = load(row);
+             if (latent) store(g.latents + i * b.latent_stride + column, rows[i]);
+           });
   transpose(rows);
 #pragma clang loop unroll(full)
   for (unsigned i = 0; i < kLanes; ++i) {
-    store(b.transposed + std::size_t{column + i} * kAttentionBlock + first, rows[i]);
+    store(g.transposed + std::size_t{column + i} * kAttentionBlock, rows[i]);
   }
 }
 
 // 16 tokens x 32 columns of bfloat16: pairs are transposed as one word and widened afterwards,
 // which takes half the shuffles.
-PENSTOCK_INLINE void load_pairs(const LoadBlockArgs& b, unsigned first, unsigned column) {
-  const unsigned short zeros[2 * kLanes] = {};
+PENSTOCK_INLINE void load_pairs(const LoadBlockArgs& b, const Group<unsigned short>& g,
+                                unsigned column) {
+  // The latent stride is a multiple of 32, as is the column: both halves belong to it, or neither.
+  const bool latent = column < b.latent_stride;
   Lanes rows[kLanes];
-#pragma clang loop unroll(full)
-  for (unsigned i = 0; i < kLanes; ++i) {
-    const bool valid = first + i < b.tokens;
-    const unsigned short* row = block_row(b, first + i, zeros) + (valid ? column : 0);
-    __builtin_memcpy(&rows[i], row, sizeof(Lanes));
-    store_latents(b, first + i, column, load(row));
-    store_latents(b, first + i, column + kLanes, load(row + kLanes));
-  }
+  for_rows(g.rows + column, b.width, g.valid,
+           [&](unsigned i, const unsigned short* row) __attribute__((always_inline)) {
+             __builtin_memcpy(&rows[i], row, sizeof(Lanes));
+             if (!latent) return;
+             store(g.latents + i * b.latent_stride + column, load(row));
+             store(g.latents + i * b.latent_stride + column + kLanes, load(row + kLanes));
+           });
   transpose(rows);
 #pragma clang loop unroll(full)
   for (unsigned i = 0; i < kLanes; ++i) {
     const Words pair = __builtin_bit_cast(Words, rows[i]);
-    float* out = b.transposed + std::size_t{column + 2 * i} * kAttentionBlock + first;
+    float* out = g.transposed + std::size_t{column + 2 * i} * kAttentionBlock;
     store(out, __builtin_bit_cast(Lanes, pair << 16));
     store(out + kAttentionBlock, __builtin_bit_cast(Lanes, pair & 0xFFFF0000U));
   }
 }
 
 template <typename W>
-void load_block_typed(const LoadBlockArgs& b) {
-  for (unsigned first = 0; first < kAttentionBlock; first += kLanes) {
-    unsigned column = 0;
-    if constexpr (sizeof(W) == 2) {
-      for (; column + 2 * kLanes <= b.width; column += 2 * kLanes)
-        load_pairs(b, first, column);
+void load_group(const LoadBlockArgs& b, const Group<W>& g) {
+  unsigned column = 0;
+  if constexpr (sizeof(W) == 2) {
+    for (; column + 2 * kLanes <= b.width; column += 2 * kLanes)
+      load_pairs(b, g, column);
+  }
+  for (; column + kLanes <= b.width; column += kLanes)
+    load_square(b, g, column);
+  for (; column < b.width; ++column) {
+    for (unsigned i = 0; i < kLanes; ++i) {
+      const float x = i < g.valid ? widen(g.rows[std::size_t{i} * b.width + column]) : 0.0F;
+      g.transposed[std::size_t{column} * kAttentionBlock + i] = x;
+      if (column < b.latent_stride) g.latents[i * b.latent_stride + column] = x;
     }
-    for (; column + kLanes <= b.width; column += kLanes)
-      load_square<W>(b, first, column);
-    for (; column < b.width; ++column) {
-      for (unsigned t = first; t < first + kLanes; ++t) {
-        const float x = t < b.tokens ? widen(block_row<W>(b, t, nullptr)[column]) : 0.0F;
-        b.transposed[std::size_t{column} * kAttentionBlock + t] = x;
-        if (column < b.latent_stride) b.latents[t * b.latent_stride + column] = x;
-      }
+  }
+}
+
+template <typename W>
+void load_block_typed(const LoadBlockArgs& b) {
+  const W* slice = static_cast<const W*>(static_cast<const void*>(b.slice));
+  for (unsigned first = 0; first < kAttentionBlock; first += kLanes) {
+    const unsigned valid = b.tokens <= first ? 0 : b.tokens - first;
+    const Group<W> group = {slice + std::size_t{first} * b.width, valid < kLanes ? valid : kLanes,
+                            b.transposed + first, b.latents + first * b.latent_stride};
+    if (valid > 0) {
+      load_group(b, group);
+      continue;
+    }
+    for (unsigned i = 0; i < b.width; ++i) {
+      store(group.transposed + std::size_t{i} * kAttentionBlock, Lanes(0.0F));
+    }
+    for (std::size_t i = 0; i < kLanes * b.latent_stride; i += kLanes) {
+      store(group.latents + i, Lanes(0.0F));
     }
   }
 }
