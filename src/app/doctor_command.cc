@@ -1,13 +1,13 @@
 // `penstock doctor`: looks at everything serve needs and says what to do about what is wrong.
 #include <fmt/format.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
-#include <chrono>
+#include <filesystem>
 
 #include "app/api_client.h"
 #include "app/command_line.h"
@@ -115,18 +115,31 @@ Check check_open_files(const Options& o) {
   return check;
 }
 
+// Leaves nothing behind: a folder that is not there yet is only checked to be possible.
 Check check_data_folder(const Options& o) {
+  const std::string advice = "give a --data-dir that this user can write";
+  std::error_code error;
+  std::filesystem::path existing = o.data_dir;
+  while (!std::filesystem::exists(existing, error) && existing.has_relative_path())
+    existing = existing.parent_path();
+  const bool made = existing == std::filesystem::path(o.data_dir);
   const std::string probe = o.data_dir + "/doctor-probe";
-  Status status = make_directories(o.data_dir, 0700);
-  if (status) status = write_file_atomically(probe, "x");
-  if (!status)
-    return failed("data folder", status.error(), "give a --data-dir that this user can write");
-  std::remove(probe.c_str());
-  const auto space = disk_space(o.data_dir);
+  if (made) {
+    // access(2) would say yes on a full disk, so something is really written.
+    if (auto status = write_file_atomically(probe, "x"); !status)
+      return failed("data folder", status.error(), advice);
+    std::remove(probe.c_str());
+  } else if (!std::filesystem::is_directory(existing, error) ||
+             ::access(existing.c_str(), W_OK | X_OK) != 0) {
+    return {"data folder", Level::kFail,
+            fmt::format("{} cannot be made in {}", o.data_dir, existing.string()), advice};
+  }
+  const auto space = disk_space(existing.string());
   if (!space) return failed("data folder", space.error());
   Check check{"data folder",
               Level::kOk,
-              fmt::format("{} is writable, {} free", o.data_dir, describe_bytes(space->available)),
+              fmt::format("{} {}, {} free", o.data_dir, made ? "is writable" : "can be made",
+                          describe_bytes(space->available)),
               {}};
   constexpr Bytes kEnough{std::int64_t{1} << 30};
   if (space->available < kEnough) {

@@ -82,8 +82,7 @@ class Supervisor {
       return fail(ErrorCode::kIo, fmt::format("cannot receive signals: {}",
                                               std::generic_category().message(errno)));
     patience_ends_ = now() + kPatience;
-    for (auto& child : children_)
-      start(child);
+    start(children_.front());
     while (!done()) {
       wait();
       take_signals();

@@ -35,7 +35,6 @@ enum class Metric : std::uint8_t {
   kGatewayRequests,
   kGatewayTokens,
   kGatewayRequestsInFlight,
-  kGatewayStreamsOpen,
   kGatewayConnectionsOpen,
   kGatewayOverhead,
   kGatewayQueueWait,
