@@ -59,7 +59,7 @@ def main():
             if file.startswith(("src/", "bench/")):
                 problems.append(f"{file}: its folder has no line in tools/layers.txt")
             continue
-        is_test = file.endswith(("_test.cc", "_fuzz.cc"))
+        is_test = file.endswith(("_test.cc", "_fuzz.cc")) or file.startswith("tests/")
         allowed = set(rules[folder]) | (set(rules.get("tests", [])) if is_test else set())
         checked += 1
         text = (ROOT / file).read_text(errors="replace")
@@ -68,12 +68,14 @@ def main():
                 target = folder_of(header, rules)
                 if target is None and re.search(r"\.pb\.h$", header):
                     target = "proto"
-                if target is None:
-                    target = folder if (ROOT / file).parent.joinpath(header).exists() else None
+                if target is None and (ROOT / file).parent.joinpath(header).exists():
+                    target = folder
+                if target is None and (ROOT / "bench" / header).exists():
+                    target = "bench"
                 if target is None:
                     problems.append(f"{file}: cannot tell whose header \"{header}\" is")
                     continue
-                if target == folder:
+                if target == folder or (is_test and target == "tests"):
                     continue
             else:
                 target = group_of(header, groups)

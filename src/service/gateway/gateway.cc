@@ -159,7 +159,10 @@ Task<void> Gateway::chat(HttpExchange& exchange, RequestRecord& record) {
   std::optional<Error> refusal;
   const std::string_view type = exchange.request().header("content-type");
   if (!type.empty() && type.find("json") == std::string_view::npos) {
-    refusal = Error{ErrorCode::kUnsupportedMediaType, "send the body with the header 'content-type: application/json'", {}, {}};
+    refusal = Error{ErrorCode::kUnsupportedMediaType,
+                    "send the body with the header 'content-type: application/json'",
+                    {},
+                    {}};
   } else if (draining_) {
     refusal = Error{ErrorCode::kUnavailable, "this gateway is shutting down; try again", {}, {}};
   } else if (in_flight_ >= context_.limits.in_flight_max) {
