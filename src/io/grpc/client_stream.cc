@@ -1,81 +1,23 @@
 #include "io/grpc/client_stream.h"
 
-#include <climits>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace penstock::control {
-namespace {
 
-std::shared_ptr<::grpc::Channel> connect(const std::string& address) {
-  ::grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
-  arguments.SetMaxSendMessageSize(static_cast<int>(kMessageBytesMax));
-  // Workers are reached directly, never through a web proxy named in the environment.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Its own connection, not one shared with the other shards or with an attempt that hangs.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetString(GRPC_ARG_SERVICE_CONFIG, "{}");
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  return ::grpc::CreateCustomChannel(address, ::grpc::InsecureChannelCredentials(), arguments);
+ClientStream::ClientStream(std::string address, wire::Hello hello, ClientStreamLimits limits,
+                           std::function<void()> wake)
+    : address_(std::move(address)), limits_(limits), wake_(std::move(wake)) {
+  *frame_.mutable_hello() = std::move(hello);
+  reader_ = std::thread([this] { run_reader(); });
+  writer_ = std::thread([this] { run_writer(); });
 }
 
-}  // namespace
-
-void StreamYard::add() {
-  const std::lock_guard lock(mutex_);
-  ++streams_;
-}
-
-void StreamYard::bury(std::shared_ptr<void> stream) {
-  const std::lock_guard lock(mutex_);
-  buried_.push_back(std::move(stream));
-  if (--streams_ == 0) none_.notify_all();
-}
-
-void StreamYard::sweep() {
-  std::vector<std::shared_ptr<void>> buried;
-  const std::lock_guard lock(mutex_);
-  buried.swap(buried_);
-}
-
-void StreamYard::wait_for_none() {
-  {
-    std::unique_lock lock(mutex_);
-    none_.wait(lock, [&] { return streams_ == 0; });
-  }
-  sweep();
-}
-
-ClientStream::ClientStream(const std::string& address, ClientStreamLimits limits,
-                           std::function<void()> wake, std::shared_ptr<StreamYard> yard)
-    : limits_(limits),
-      yard_(std::move(yard)),
-      channel_(connect(address)),
-      stub_(wire::Engine::NewStub(channel_)),
-      wake_(std::move(wake)) {
-  yard_->add();
-}
-
-std::shared_ptr<ClientStream> ClientStream::open(const std::string& address,
-                                                 const wire::Hello& hello,
-                                                 ClientStreamLimits limits,
-                                                 std::function<void()> wake,
-                                                 std::shared_ptr<StreamYard> yard) {
-  std::shared_ptr<ClientStream> stream(
-      new ClientStream(address, limits, std::move(wake), std::move(yard)));
-  const std::lock_guard lock(stream->mutex_);
-  stream->self_ = stream;
-  stream->stub_->async()->Serve(&stream->context_, stream.get());
-  *stream->writing_frame_.mutable_hello() = hello;
-  stream->writing_ = true;
-  stream->holding_ = true;
-  stream->AddHold();
-  stream->StartWrite(&stream->writing_frame_);
-  stream->StartRead(&stream->reading_frame_);
-  stream->StartCall();
-  return stream;
+ClientStream::~ClientStream() {
+  close();
+  reader_.join();
+  writer_.join();
 }
 
 Status ClientStream::send(wire::Submit submit) {
@@ -87,7 +29,7 @@ Status ClientStream::send(wire::Submit submit) {
                 "messages");
   }
   const std::lock_guard lock(mutex_);
-  if (!holding_) return fail(ErrorCode::kUnavailable, "the stream to the worker has ended");
+  if (ended_) return fail(ErrorCode::kUnavailable, "the stream to the worker has ended");
   if (send_bytes_ + bytes > limits_.send_bytes_max) {
     return fail(ErrorCode::kOverloaded,
                 fmt::format("{} bytes wait to be sent to the worker; retry later", send_bytes_));
@@ -100,31 +42,9 @@ Status ClientStream::send(wire::Submit submit) {
 
 void ClientStream::send_cancel(std::uint64_t request) {
   const std::lock_guard lock(mutex_);
-  if (!holding_) return;  // the end of the stream cancels everything
+  if (ended_) return;  // the end of the stream cancels everything
   cancels_.push_back(request);
   write_if_idle();
-}
-
-// The lock is held over StartWrite: releasing the hold between the decision to write and the write
-// would let gRPC end the call under it.
-void ClientStream::write_if_idle() {
-  if (writing_ || !holding_ || (submits_.empty() && cancels_.empty())) return;
-  writing_frame_.Clear();
-  std::size_t bytes = 0;
-  while (!submits_.empty() &&
-         (bytes == 0 || bytes + submits_.front().bytes <= limits_.frame_bytes_max)) {
-    bytes += submits_.front().bytes;
-    send_bytes_ -= submits_.front().bytes;
-    *writing_frame_.add_submits() = std::move(submits_.front().submit);
-    submits_.pop_front();
-  }
-  // A cancel must not overtake its submit, so cancels wait until no submit does.
-  if (submits_.empty()) {
-    writing_frame_.mutable_cancels()->Add(cancels_.begin(), cancels_.end());
-    cancels_.clear();
-  }
-  writing_ = true;
-  StartWrite(&writing_frame_);
 }
 
 std::optional<std::string> ClientStream::take(std::vector<wire::WorkerFrame>& frames) {
@@ -132,27 +52,66 @@ std::optional<std::string> ClientStream::take(std::vector<wire::WorkerFrame>& fr
   const std::lock_guard lock(mutex_);
   frames.swap(inbox_);
   wake_pending_ = false;
-  if (read_paused_ && holding_) {
-    read_paused_ = false;
-    StartRead(&reading_frame_);
-  }
+  if (frames.size() >= limits_.inbox_frames_max) changed_.notify_all();
   return ended_;
 }
 
 void ClientStream::close() {
+  closing_ = true;
   const std::lock_guard lock(mutex_);
   wake_ = nullptr;
-  context_.TryCancel();
-  release_hold();
+  if (connected_) socket_.shutdown();
+  changed_.notify_all();
 }
 
-void ClientStream::release_hold() {
-  if (!holding_) return;
-  holding_ = false;
-  submits_.clear();
-  cancels_.clear();
-  send_bytes_ = 0;
-  RemoveHold();
+// Moves what is queued into bytes_; false when there is nothing.
+bool ClientStream::build_frame() {
+  if (submits_.empty() && cancels_.empty() && !frame_.has_hello()) return false;
+  std::size_t bytes = 0;
+  while (!submits_.empty() &&
+         (bytes == 0 || bytes + submits_.front().bytes <= limits_.frame_bytes_max)) {
+    bytes += submits_.front().bytes;
+    send_bytes_ -= submits_.front().bytes;
+    *frame_.add_submits() = std::move(submits_.front().submit);
+    submits_.pop_front();
+  }
+  // A cancel must not overtake its submit, so cancels wait until no submit does.
+  if (submits_.empty()) {
+    frame_.mutable_cancels()->Add(cancels_.begin(), cancels_.end());
+    cancels_.clear();
+  }
+  frame_of(frame_, bytes_);
+  frame_.Clear();
+  written_ = 0;
+  return true;
+}
+
+void ClientStream::write_if_idle() {
+  while (!writing_ && connected_ && !ended_ && build_frame()) {
+    const auto sent = socket_.write_some(bytes_);
+    if (!sent) {
+      socket_.shutdown();  // the reading thread sees the end and says so
+      return;
+    }
+    written_ = *sent;
+    if (written_ == bytes_.size()) continue;
+    writing_ = true;
+    changed_.notify_all();
+  }
+}
+
+void ClientStream::run_writer() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return writing_ || ended_ || closing_; });
+    if (ended_ || closing_) return;
+    lock.unlock();  // bytes_ is this thread's while writing_
+    const Status sent = socket_.write_all(std::string_view(bytes_).substr(written_));
+    lock.lock();
+    writing_ = false;
+    if (!sent) socket_.shutdown();
+    write_if_idle();
+  }
 }
 
 void ClientStream::wake_shard() {
@@ -161,40 +120,48 @@ void ClientStream::wake_shard() {
   wake_();
 }
 
-void ClientStream::OnReadDone(bool ok) {
-  const std::lock_guard lock(mutex_);
-  if (!ok) {
-    release_hold();  // gRPC says why in OnDone
-    return;
-  }
-  inbox_.push_back(std::move(reading_frame_));
-  reading_frame_ = {};
-  if (inbox_.size() < limits_.inbox_frames_max) {
-    StartRead(&reading_frame_);
-  } else {
-    read_paused_ = true;
-  }
+void ClientStream::end(std::string reason) {
+  ended_ = std::move(reason);
+  submits_.clear();
+  cancels_.clear();
+  send_bytes_ = 0;
   wake_shard();
+  changed_.notify_all();
 }
 
-void ClientStream::OnWriteDone(bool ok) {
-  const std::lock_guard lock(mutex_);
-  writing_ = false;
-  if (ok) write_if_idle();  // a failed write is followed by a failed read
+std::string ClientStream::receive() {
+  for (;;) {
+    wire::WorkerFrame frame;
+    const auto more = socket_.read(frame);
+    if (!more) return more.error().message;
+    if (!*more) return "the worker closed the stream";
+    // The last frame may carry outputs, too; the shard takes them before the end.
+    std::string goodbye = frame.goodbye().substr(0, kErrorTextMax);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return closing_ || inbox_.size() < limits_.inbox_frames_max; });
+    if (closing_) return "closed";
+    inbox_.push_back(std::move(frame));
+    wake_shard();
+    if (!goodbye.empty()) return "the worker ended the stream: " + goodbye;
+  }
 }
 
-void ClientStream::OnDone(const ::grpc::Status& status) {
-  std::shared_ptr<StreamYard> yard = yard_;
-  std::shared_ptr<ClientStream> self;
+void ClientStream::run_reader() {
+  auto connected = FramedSocket::connect(address_, closing_);
   {
     const std::lock_guard lock(mutex_);
-    self = std::move(self_);
-    ended_ = status.ok() ? "the worker ended the stream"
-                         : fmt::format("{} (gRPC status {})", status.error_message(),
-                                       static_cast<int>(status.error_code()));
-    wake_shard();
+    if (!connected || closing_) {
+      end(connected ? "closed" : connected.error().message);
+      return;
+    }
+    socket_ = std::move(*connected);
+    connected_ = true;
+    write_if_idle();
   }
-  yard->bury(std::move(self));
+  std::string reason = receive();
+  socket_.shutdown();  // also wakes the writing thread
+  const std::lock_guard lock(mutex_);
+  end(std::move(reason));
 }
 
 }  // namespace penstock::control

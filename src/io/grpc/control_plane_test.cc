@@ -163,7 +163,9 @@ TEST_CASE("a sink may forget another request of the same frame and submit a new 
 }
 
 TEST_CASE("when the worker dies every request ends with kUnavailable, and a new one is found") {
-  Plane plane;
+  EngineServerOptions dying;
+  dying.shutdown_max = std::chrono::milliseconds(10);  // the shard does not read meanwhile
+  Plane plane(Pace::kFree, dying);
   Answer a;
   Answer b;
   REQUIRE(plane.shard->submit(request(1, 10, 1'000'000'000), a));
@@ -375,6 +377,9 @@ TEST_CASE("addresses: taken, missing folder, too long, TCP with a free port") {
   CHECK(try_start("unix:" + plane.folder.path() + "/none/w.sock").error().code == ErrorCode::kIo);
   CHECK(try_start("unix:" + plane.folder.path() + std::string(200, 'x')).error().code ==
         ErrorCode::kInvalidArgument);
+  for (const char* bad : {"", "nonsense", ":80", "127.0.0.1:", "127.0.0.1:http", "unix:"}) {
+    CHECK(try_start(bad).error().code == ErrorCode::kInvalidArgument);
+  }
   auto tcp = try_start("127.0.0.1:0");
   REQUIRE(tcp);
   CHECK(try_start((*tcp)->address()).error().code == ErrorCode::kIo);  // no SO_REUSEPORT

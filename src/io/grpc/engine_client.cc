@@ -13,14 +13,14 @@
 
 namespace penstock::control {
 
-struct GrpcEngineClient::State {
+struct StreamEngineClient::State {
   enum class Phase : std::uint8_t { kWaiting, kConnecting, kConnected };
 
   struct Link {
     std::string address;
     Phase phase = Phase::kWaiting;
-    std::shared_ptr<ClientStream> stream;  // shared with gRPC's threads
-    std::uint64_t attempt = 0;             // tells a late wake-up of an old stream from a new one
+    std::unique_ptr<ClientStream> stream;
+    std::uint64_t attempt = 0;  // tells a late wake-up of an old stream from a new one
     FrameChecker checker;
     Clock::TimerId timer = 0;
     Instant timer_at;
@@ -56,13 +56,12 @@ struct GrpcEngineClient::State {
   std::vector<WorkerView> views;
   std::unordered_map<RequestId, Open> open;
   EngineClientCounters counters;
-  std::shared_ptr<StreamYard> yard = std::make_shared<StreamYard>();
   // Posted calls hold it weakly: they may outlive the client in the clock's queue.
   std::shared_ptr<State*> alive = std::make_shared<State*>(this);
 };
 
-GrpcEngineClient::State::State(Clock& c, EngineClientOptions o,
-                               std::function<void(const LinkEvent&)> on_link_call)
+StreamEngineClient::State::State(Clock& c, EngineClientOptions o,
+                                 std::function<void(const LinkEvent&)> on_link_call)
     : clock(c),
       options(std::move(o)),
       on_link(std::move(on_link_call)),
@@ -76,18 +75,15 @@ GrpcEngineClient::State::State(Clock& c, EngineClientOptions o,
   }
 }
 
-GrpcEngineClient::State::~State() {
+StreamEngineClient::State::~State() {
   alive.reset();
   for (Link& link : links) {
     if (link.timer != 0) clock.cancel(link.timer);
-    if (link.stream) link.stream->close();
-    link.stream.reset();
+    if (link.stream) link.stream->close();  // all at once; joining follows one by one
   }
-  yard->wait_for_none();
 }
 
-void GrpcEngineClient::State::connect(std::size_t index) {
-  yard->sweep();
+void StreamEngineClient::State::connect(std::size_t index) {
   Link& link = links[index];
   link.checker = {};
   link.phase = Phase::kConnecting;
@@ -105,11 +101,12 @@ void GrpcEngineClient::State::connect(std::size_t index) {
       if (const auto state = token.lock()) (*state)->on_wake(index, attempt);
     });
   };
-  link.stream = ClientStream::open(link.address, hello, limits, std::move(wake), yard);
+  link.stream =
+      std::make_unique<ClientStream>(link.address, std::move(hello), limits, std::move(wake));
   arm(index, link.opened_at + options.connect_max);
 }
 
-void GrpcEngineClient::State::arm(std::size_t index, Instant when) {
+void StreamEngineClient::State::arm(std::size_t index, Instant when) {
   Link& link = links[index];
   if (link.timer != 0) clock.cancel(link.timer);
   link.timer_at = when;
@@ -119,7 +116,7 @@ void GrpcEngineClient::State::arm(std::size_t index, Instant when) {
   });
 }
 
-void GrpcEngineClient::State::on_wake(std::size_t index, std::uint64_t attempt) {
+void StreamEngineClient::State::on_wake(std::size_t index, std::uint64_t attempt) {
   if (links[index].attempt != attempt || !links[index].stream) return;
   std::vector<wire::WorkerFrame> frames;
   const auto ended = links[index].stream->take(frames);
@@ -130,7 +127,7 @@ void GrpcEngineClient::State::on_wake(std::size_t index, std::uint64_t attempt) 
   if (ended) drop(index, *ended);
 }
 
-void GrpcEngineClient::State::on_frame(std::size_t index, const wire::WorkerFrame& frame) {
+void StreamEngineClient::State::on_frame(std::size_t index, const wire::WorkerFrame& frame) {
   Link& link = links[index];
   WorkerView& view = views[index];
   ++counters.frames;
@@ -157,7 +154,7 @@ void GrpcEngineClient::State::on_frame(std::size_t index, const wire::WorkerFram
     deliver(std::move(output));
 }
 
-void GrpcEngineClient::State::deliver(EngineOutput output) {
+void StreamEngineClient::State::deliver(EngineOutput output) {
   const auto found = open.find(output.request);
   if (found == open.end()) return;  // forgotten by a sink of the same frame
   ++counters.outputs;
@@ -169,7 +166,7 @@ void GrpcEngineClient::State::deliver(EngineOutput output) {
   (*sink)(std::move(output));
 }
 
-void GrpcEngineClient::State::on_timer(std::size_t index) {
+void StreamEngineClient::State::on_timer(std::size_t index) {
   Link& link = links[index];
   if (link.phase == Phase::kWaiting) {
     connect(index);
@@ -203,11 +200,10 @@ void GrpcEngineClient::State::on_timer(std::size_t index) {
                       .count()));
 }
 
-void GrpcEngineClient::State::drop(std::size_t index, std::string reason) {
+void StreamEngineClient::State::drop(std::size_t index, std::string reason) {
   Link& link = links[index];
   WorkerView& view = views[index];
   ++counters.disconnects;
-  link.stream->close();
   link.stream.reset();
   link.phase = Phase::kWaiting;
   view.connected = false;
@@ -223,7 +219,7 @@ void GrpcEngineClient::State::drop(std::size_t index, std::string reason) {
   fail_requests(index, reason);
 }
 
-void GrpcEngineClient::State::fail_requests(std::size_t index, const std::string& reason) {
+void StreamEngineClient::State::fail_requests(std::size_t index, const std::string& reason) {
   std::vector<RequestId> lost;
   for (const auto& [request, entry] : open) {
     if (entry.link == index) lost.push_back(request);
@@ -241,7 +237,7 @@ void GrpcEngineClient::State::fail_requests(std::size_t index, const std::string
   }
 }
 
-Status GrpcEngineClient::State::submit(WorkerId worker, EngineRequest request, Sink sink) {
+Status StreamEngineClient::State::submit(WorkerId worker, EngineRequest request, Sink sink) {
   if (worker.value == 0 || worker.value > links.size()) {
     return fail(ErrorCode::kNotFound, fmt::format("there is no worker {}", worker.value));
   }
@@ -274,22 +270,22 @@ Status GrpcEngineClient::State::submit(WorkerId worker, EngineRequest request, S
   return {};
 }
 
-GrpcEngineClient::GrpcEngineClient(Clock& clock, EngineClientOptions options,
-                                   std::function<void(const LinkEvent&)> on_link)
+StreamEngineClient::StreamEngineClient(Clock& clock, EngineClientOptions options,
+                                       std::function<void(const LinkEvent&)> on_link)
     : state_(std::make_unique<State>(clock, std::move(options), std::move(on_link))) {}
-GrpcEngineClient::~GrpcEngineClient() = default;
+StreamEngineClient::~StreamEngineClient() = default;
 
-std::span<const WorkerView> GrpcEngineClient::workers() const {
+std::span<const WorkerView> StreamEngineClient::workers() const {
   return state_->views;
 }
 
-Status GrpcEngineClient::submit(WorkerId worker, EngineRequest request, Sink sink) {
+Status StreamEngineClient::submit(WorkerId worker, EngineRequest request, Sink sink) {
   Status status = state_->submit(worker, std::move(request), std::move(sink));
   if (!status) ++state_->counters.refused;
   return status;
 }
 
-void GrpcEngineClient::cancel(RequestId request) {
+void StreamEngineClient::cancel(RequestId request) {
   const auto found = state_->open.find(request);
   if (found == state_->open.end() || std::exchange(found->second.cancelled, true)) return;
   if (const auto& stream = state_->links[found->second.link].stream) {
@@ -297,7 +293,7 @@ void GrpcEngineClient::cancel(RequestId request) {
   }
 }
 
-void GrpcEngineClient::forget(RequestId request) {
+void StreamEngineClient::forget(RequestId request) {
   const auto found = state_->open.find(request);
   if (found == state_->open.end()) return;
   cancel(request);
@@ -307,7 +303,7 @@ void GrpcEngineClient::forget(RequestId request) {
   state_->open.erase(found);
 }
 
-const EngineClientCounters& GrpcEngineClient::counters() const {
+const EngineClientCounters& StreamEngineClient::counters() const {
   return state_->counters;
 }
 

@@ -1,4 +1,4 @@
-// GrpcEngineClient: the EngineClient port over gRPC streams, for one gateway shard.
+// StreamEngineClient: the EngineClient port over framed sockets, for one gateway shard.
 //
 // Each worker address has a link that is connecting, connected (the hello came) or waiting to try
 // again (100 ms doubling to 5 s, with jitter; reset by a connection that lasted). Frames arrive on
@@ -12,7 +12,7 @@
 // Errors: submit() fails with kUnavailable (no stream, draining), kOverloaded (send queue or open
 // requests full), kNotFound (no such worker), kModelNotFound, kConflict (number in use),
 // kPayloadTooLarge. Concurrency: the shard's thread calls everything; the Clock must outlive the
-// client. The destructor waits for gRPC's threads to let go, and must not run inside a sink.
+// client. The destructor joins the streams' threads, and must not run inside a sink.
 // Source: design.md section 4; docs/protocol/engine.md; docs/design/0002-control-plane.md.
 #pragma once
 
@@ -57,12 +57,12 @@ struct LinkEvent {
   std::string reason;
 };
 
-class GrpcEngineClient final : public EngineClient {
+class StreamEngineClient final : public EngineClient {
  public:
   // Starts connecting to all workers.
-  GrpcEngineClient(Clock& clock, EngineClientOptions options,
-                   std::function<void(const LinkEvent&)> on_link = {});
-  ~GrpcEngineClient() override;
+  StreamEngineClient(Clock& clock, EngineClientOptions options,
+                     std::function<void(const LinkEvent&)> on_link = {});
+  ~StreamEngineClient() override;
 
   std::span<const WorkerView> workers() const override;
   Status submit(WorkerId worker, EngineRequest request, Sink sink) override;
@@ -75,5 +75,8 @@ class GrpcEngineClient final : public EngineClient {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// The name from when the streams were gRPC's (docs/design/0002-control-plane.md).
+using GrpcEngineClient = StreamEngineClient;
 
 }  // namespace penstock::control

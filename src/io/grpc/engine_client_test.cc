@@ -1,11 +1,9 @@
 // The client against workers that say nothing, say nonsense, or go away.
-#include <grpcpp/grpcpp.h>
-
-#include <atomic>
 #include <functional>
+#include <thread>
 
-#include "engine.grpc.pb.h"
 #include "io/grpc/engine_codec.h"
+#include "io/grpc/framed_socket.h"
 #include "io/grpc/test_worker.h"
 
 #include <doctest/doctest.h>
@@ -25,39 +23,45 @@ wire::WorkerFrame hello_frame() {
   return frame;
 }
 
-// Greets with `first`, answers the first submit with `second`, then says nothing more.
-class HostileWorker final : public wire::Engine::Service {
+// Greets each gateway with `first`, answers its first submits with `second`, then says nothing
+// more.
+class HostileWorker {
  public:
   explicit HostileWorker(const std::string& address, wire::WorkerFrame first = hello_frame(),
                          std::vector<wire::WorkerFrame> second = {})
-      : first_(std::move(first)), second_(std::move(second)) {
-    ::grpc::ServerBuilder builder;
-    builder.AddListeningPort(address, ::grpc::InsecureServerCredentials());
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
+      : listener_(*Listener::open(address)), first_(std::move(first)), second_(std::move(second)) {
+    thread_ = std::thread([this] {
+      while (auto socket = listener_.accept())
+        serve(*socket);
+    });
   }
-  ~HostileWorker() override {
-    server_->Shutdown(std::chrono::system_clock::now());
-    server_->Wait();
+  ~HostileWorker() {
+    listener_.stop();
+    thread_.join();
   }
 
  private:
-  ::grpc::Status Serve(
-      ::grpc::ServerContext*,
-      ::grpc::ServerReaderWriter<wire::WorkerFrame, wire::GatewayFrame>* stream) override {
+  static void write(FramedSocket& socket, const wire::WorkerFrame& frame) {
+    std::string bytes;
+    frame_of(frame, bytes);
+    (void)socket.write_all(bytes);
+  }
+  // Until the gateway closes.
+  void serve(FramedSocket& socket) {
     wire::GatewayFrame frame;
-    if (!stream->Read(&frame) || !stream->Write(first_)) return ::grpc::Status::OK;
-    while (stream->Read(&frame)) {
+    if (!socket.read(frame).value_or(false)) return;
+    write(socket, first_);
+    while (socket.read(frame).value_or(false)) {
       if (frame.submits_size() == 0) continue;
       for (const wire::WorkerFrame& answer : second_)
-        stream->Write(answer);
+        write(socket, answer);
     }
-    return ::grpc::Status::OK;
   }
 
+  Listener listener_;
   const wire::WorkerFrame first_;
   const std::vector<wire::WorkerFrame> second_;
-  std::unique_ptr<::grpc::Server> server_;
+  std::thread thread_;
 };
 
 }  // namespace

@@ -1,74 +1,26 @@
 #include "io/grpc/engine_server.h"
 
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <map>
-#include <string_view>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
-#include <grpcpp/grpcpp.h>
 
+#include "io/grpc/framed_socket.h"
 #include "io/grpc/server_stream.h"
 
 namespace penstock::control {
 namespace {
 
-constexpr std::string_view kUnixPrefix = "unix:";
-constexpr std::string_view kUnixAbsolutePrefix = "unix://";
+constexpr auto kAcceptRetry = std::chrono::milliseconds(100);
 
 Instant monotonic_now() {
   return Instant(
       std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch()));
 }
-
-// The path of a unix address; empty for others.
-std::string unix_path(std::string_view address) {
-  if (address.starts_with(kUnixAbsolutePrefix)) {
-    return std::string(address.substr(kUnixAbsolutePrefix.size()));
-  }
-  if (address.starts_with(kUnixPrefix)) return std::string(address.substr(kUnixPrefix.size()));
-  return {};
-}
-
-// gRPC unlinks whatever socket it finds at the path, so a second worker would silently take the
-// place of the first; asking first whether somebody listens turns that into an error.
-Status check_unix_path(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("the socket path {} is longer than {} bytes; use a shorter folder",
-                            path, sizeof address.sun_path - 1));
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return fail(ErrorCode::kIo, "cannot make a Unix socket");
-  const int connected = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  ::close(fd);
-  if (connected == 0) {
-    return fail(ErrorCode::kConflict,
-                fmt::format("another worker listens on {}; stop it or use another path", path));
-  }
-  return {};
-}
-
-// Ends a stream that there is no room for.
-class RefusedStream final
-    : public ::grpc::ServerBidiReactor<wire::GatewayFrame, wire::WorkerFrame> {
- public:
-  explicit RefusedStream(const std::string& reason) {
-    Finish({::grpc::StatusCode::RESOURCE_EXHAUSTED, reason});
-  }
-  void OnDone() override { delete this; }
-};
 
 service::StreamOutput refusal(service::StreamId stream, std::uint64_t request, Error error) {
   EngineOutput output;
@@ -80,7 +32,7 @@ service::StreamOutput refusal(service::StreamId stream, std::uint64_t request, E
 
 }  // namespace
 
-struct EngineServer::State final : public wire::Engine::CallbackService, public StreamHost {
+struct EngineServer::State final : public StreamHost {
   State(EngineServerOptions o, std::vector<std::unique_ptr<service::WorkerEngine>> engines);
   ~State() override = default;
 
@@ -92,20 +44,25 @@ struct EngineServer::State final : public wire::Engine::CallbackService, public 
   void engine_drained();
   std::vector<std::shared_ptr<ServerStream>> streams_now() const;
 
-  ::grpc::ServerBidiReactor<wire::GatewayFrame, wire::WorkerFrame>* Serve(
-      ::grpc::CallbackServerContext* context) override;
+  void run_acceptor();
+  void accept(FramedSocket socket);
+  void sweep();
   void on_hello(ServerStream& stream, const wire::Hello& hello) override;
   void on_submit(ServerStream& stream, const wire::Submit& submit) override;
   bool on_cancel(ServerStream& stream, RequestId request) override;
   void on_ended(ServerStream& stream) override;
   void on_cut_off(ServerStream& stream, const std::string& reason) override;
   void on_done(ServerStream& stream) override;
+  void on_frame() override {
+    frames.fetch_add(1, std::memory_order_relaxed);
+    if (options.on_frame) options.on_frame();
+  }
   bool draining() const override { return is_draining.load(); }
   Instant now() const override { return options.now ? options.now() : monotonic_now(); }
 
   struct Entry {
     std::shared_ptr<ServerStream> stream;
-    bool ended = false;  // its requests were dropped; gRPC still holds it
+    bool ended = false;  // its requests were dropped; its threads still run
     std::pair<std::uint64_t, std::uint32_t> gateway{};
   };
 
@@ -114,22 +71,24 @@ struct EngineServer::State final : public wire::Engine::CallbackService, public 
   LoadBoard board;
   std::vector<std::unique_ptr<EngineThread>> engines;
   std::unordered_map<std::string, std::size_t> engine_of_model;
-  std::string address;
-  std::unique_ptr<::grpc::Server> server;
+  std::optional<Listener> listener;
 
   mutable std::mutex mutex;  // of what follows; taken before mailboxes, never with a stream's
   std::map<service::StreamId, Entry> streams;
   std::map<std::pair<std::uint64_t, std::uint32_t>, service::StreamId> by_gateway;
+  std::vector<std::shared_ptr<ServerStream>> done;  // to be joined by sweep()
   std::uint64_t last_stream = 0;
   EngineServerCounters counters;
   std::function<void()> when_empty;
   std::size_t engines_drained = 0;
 
+  std::atomic<std::uint64_t> frames = 0;
   std::atomic<bool> is_draining = false;
   std::condition_variable beat_wake;
   std::condition_variable streams_gone;
   bool stopping = false;
   std::thread heartbeat;
+  std::thread acceptor;
 };
 
 EngineServer::State::State(EngineServerOptions o,
@@ -153,36 +112,55 @@ EngineServer::State::State(EngineServerOptions o,
 }
 
 Status EngineServer::State::listen() {
-  const std::string path = unix_path(options.listen);
-  if (!path.empty()) TRY_STATUS(check_unix_path(path));
-  ::grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(options.listen, ::grpc::InsecureServerCredentials(), &port);
-  // With SO_REUSEPORT a stale worker would share the port unnoticed.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // A gateway host that vanished without closing is noticed by pings.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(kMessageBytesMax));
-  builder.SetMaxSendMessageSize(static_cast<int>(kMessageBytesMax));
-  builder.RegisterService(static_cast<wire::Engine::CallbackService*>(this));
-  server = builder.BuildAndStart();
-  if (!server) {
-    return fail(ErrorCode::kIo,
-                fmt::format("cannot listen on {}: is the address in use, or the folder missing?",
-                            options.listen));
-  }
-  address = options.listen;
-  if (path.empty()) {
-    const std::size_t colon = address.rfind(':');
-    address = fmt::format("{}:{}", address.substr(0, colon), port);
-  } else {
-    ::chmod(path.c_str(), S_IRUSR | S_IWUSR);  // the folder's mode guards the moment before
-  }
+  TRY(listener, Listener::open(options.listen));
   for (auto& engine : engines)
     engine->start();
   heartbeat = std::thread([this] { run_heartbeat(); });
+  acceptor = std::thread([this] { run_acceptor(); });
   return {};
+}
+
+void EngineServer::State::run_acceptor() {
+  for (;;) {
+    auto socket = listener->accept();
+    if (socket) {
+      accept(std::move(*socket));
+      continue;
+    }
+    // Out of descriptors, or told to stop: wait a little before the next try.
+    std::unique_lock lock(mutex);
+    if (beat_wake.wait_for(lock, kAcceptRetry, [this] { return stopping; })) return;
+  }
+}
+
+void EngineServer::State::accept(FramedSocket socket) {
+  std::shared_ptr<ServerStream> stream;
+  {
+    const std::lock_guard lock(mutex);
+    if (stopping || streams.size() >= options.streams_max) {
+      ++counters.streams_refused;
+      wire::WorkerFrame frame;
+      encode(description, *frame.mutable_hello());
+      frame.set_goodbye(stopping ? "the worker is shutting down" : "too many streams");
+      std::string bytes;
+      frame_of(frame, bytes);
+      (void)socket.write_some(bytes);  // a courtesy; the end says the rest
+      return;
+    }
+    ++counters.streams_opened;
+    const service::StreamId id(++last_stream);
+    stream = std::make_shared<ServerStream>(
+        std::move(socket), id, description,
+        ServerStreamLimits{options.pending_bytes_max, options.stall_max}, board, *this);
+    streams.emplace(id, Entry{stream, false, {}});
+  }
+  stream->start();
+}
+
+void EngineServer::State::sweep() {
+  std::vector<std::shared_ptr<ServerStream>> gone;
+  const std::lock_guard lock(mutex);
+  gone.swap(done);
 }
 
 void EngineServer::State::run_heartbeat() {
@@ -191,6 +169,7 @@ void EngineServer::State::run_heartbeat() {
     if (beat_wake.wait_for(lock, options.heartbeat, [this] { return stopping; })) return;
     lock.unlock();
     beat();
+    sweep();
     lock.lock();
   }
 }
@@ -240,26 +219,6 @@ void EngineServer::State::engine_drained() {
   if (call) call();
 }
 
-::grpc::ServerBidiReactor<wire::GatewayFrame, wire::WorkerFrame>* EngineServer::State::Serve(
-    ::grpc::CallbackServerContext* context) {
-  std::shared_ptr<ServerStream> stream;
-  {
-    const std::lock_guard lock(mutex);
-    if (stopping || streams.size() >= options.streams_max) {
-      ++counters.streams_refused;
-      return new RefusedStream(stopping ? "the worker is shutting down" : "too many streams");
-    }
-    ++counters.streams_opened;
-    const service::StreamId id(++last_stream);
-    stream = std::make_shared<ServerStream>(
-        *context, id, description, ServerStreamLimits{options.pending_bytes_max, options.stall_max},
-        board, *this);
-    streams.emplace(id, Entry{stream, false, {}});
-  }
-  stream->start();
-  return stream.get();
-}
-
 void EngineServer::State::on_hello(ServerStream& stream, const wire::Hello& hello) {
   std::shared_ptr<ServerStream> stale;
   {
@@ -277,7 +236,7 @@ void EngineServer::State::on_hello(ServerStream& stream, const wire::Hello& hell
   }
   if (!stale) return;
   on_ended(*stale);
-  stale->finish({::grpc::StatusCode::ABORTED, "the gateway shard opened a newer stream"});
+  stale->finish("the gateway shard opened a newer stream");
 }
 
 void EngineServer::State::on_submit(ServerStream& stream, const wire::Submit& submit) {
@@ -332,10 +291,9 @@ void EngineServer::State::on_cut_off(ServerStream&, const std::string&) {
 }
 
 void EngineServer::State::on_done(ServerStream& stream) {
-  std::shared_ptr<ServerStream> last;  // dies outside the lock
   const std::lock_guard lock(mutex);
   if (const auto found = streams.find(stream.id()); found != streams.end()) {
-    last = std::move(found->second.stream);
+    done.push_back(std::move(found->second.stream));
     streams.erase(found);
   }
   if (streams.empty()) streams_gone.notify_all();
@@ -347,19 +305,25 @@ void EngineServer::State::stop() {
     if (std::exchange(stopping, true)) return;
     beat_wake.notify_all();
   }
+  if (listener) listener->stop();
   if (heartbeat.joinable()) heartbeat.join();
-  for (const auto& stream : streams_now()) {
-    stream->finish({::grpc::StatusCode::UNAVAILABLE, "the worker is shutting down"});
+  if (acceptor.joinable()) acceptor.join();
+  for (const auto& stream : streams_now())
+    stream->finish("the worker is shutting down");
+  const auto none = [this] { return streams.empty(); };
+  std::unique_lock lock(mutex);
+  if (!streams_gone.wait_for(lock, options.shutdown_max, none)) {
+    lock.unlock();
+    for (const auto& stream : streams_now())
+      stream->cut_off("the worker is shutting down");
+    lock.lock();
+    streams_gone.wait(lock, none);
   }
-  if (server) {
-    server->Shutdown(std::chrono::system_clock::now() + options.shutdown_max);
-    server->Wait();
-    std::unique_lock lock(mutex);  // gRPC may still be in the last reactions
-    streams_gone.wait(lock, [this] { return streams.empty(); });
-  }
+  lock.unlock();
+  sweep();
   for (const auto& engine : engines)
     engine->stop();
-  server.reset();
+  listener.reset();
 }
 
 EngineServer::EngineServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -389,7 +353,7 @@ Result<std::unique_ptr<EngineServer>> EngineServer::start(
 }
 
 const std::string& EngineServer::address() const {
-  return state_->address;
+  return state_->listener->address();
 }
 
 void EngineServer::drain(std::function<void()> when_empty) {
@@ -415,6 +379,7 @@ EngineServerCounters EngineServer::counters() const {
   const std::lock_guard lock(state_->mutex);
   EngineServerCounters counters = state_->counters;
   counters.streams_open = state_->streams.size();
+  counters.frames = state_->frames.load(std::memory_order_relaxed);
   return counters;
 }
 

@@ -1,6 +1,6 @@
 // EngineServer: a worker process's side of the control plane: streams in, engines behind.
 //
-// Hosts the Engine service on a Unix socket or TCP, one ServerStream per gateway shard, and one
+// Listens on a Unix socket or TCP, with one ServerStream per gateway shard, and one
 // EngineThread per engine; an engine is one rank and serves one model, and submits are routed by
 // model name. A thread of the server's own sends a frame with the load to every stream at each
 // heartbeat, whether or not an engine moves.
@@ -12,7 +12,8 @@
 // listens there), kIo (cannot listen). A submit for an unknown model, while draining or beyond a
 // limit is answered with an error output.
 // Concurrency: public functions from any thread, but stop() and the destructor not from callbacks.
-// Source: design.md section 4; docs/protocol/engine.md.
+// Threads: one to accept, one for heartbeats, one an engine, two a stream. Source: design.md
+// section 4; docs/protocol/engine.md.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,8 @@ struct EngineServerOptions {
   service::WorkerLimits worker;  // of each engine
   MailboxLimits mailbox;         // of each engine
   std::function<Instant()> now;  // for stall detection; empty = the monotonic clock
+  // Called as each frame goes to the wire, under the stream's lock: must not call back or block.
+  std::function<void()> on_frame;
 };
 
 struct EngineServerCounters {
@@ -46,6 +49,7 @@ struct EngineServerCounters {
   std::uint64_t streams_opened = 0;
   std::uint64_t streams_refused = 0;
   std::uint64_t cut_offs = 0;
+  std::uint64_t frames = 0;
   std::uint64_t submits = 0;
   std::uint64_t refused = 0;  // submits answered by the server itself: model, mailbox, draining
 };

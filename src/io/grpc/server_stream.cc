@@ -6,15 +6,21 @@
 
 namespace penstock::control {
 
-ServerStream::ServerStream(::grpc::CallbackServerContext& context, service::StreamId id,
+ServerStream::ServerStream(FramedSocket socket, service::StreamId id,
                            const WorkerDescription& description, ServerStreamLimits limits,
                            const LoadBoard& board, StreamHost& host)
-    : id_(id), context_(context), limits_(limits), board_(board), host_(host) {
+    : id_(id), limits_(limits), board_(board), host_(host), socket_(std::move(socket)) {
   encode(description, *pending_.frame().mutable_hello());
 }
 
+ServerStream::~ServerStream() {
+  if (reader_.joinable()) reader_.join();
+  if (writer_.joinable()) writer_.join();
+}
+
 void ServerStream::start() {
-  StartRead(&reading_frame_);
+  writer_ = std::thread([this] { run_writer(); });
+  reader_ = std::thread([this] { run_reader(); });
 }
 
 void ServerStream::send(std::span<const service::StreamOutput> outputs) {
@@ -25,7 +31,7 @@ void ServerStream::send(std::span<const service::StreamOutput> outputs) {
     for (const auto& output : outputs)
       pending_.add(output.output, output.has_logprobs);
     overflow = writing_ && pending_.bytes() > limits_.pending_bytes_max;
-    if (!overflow) write_or_finish();
+    if (!overflow) write_if_idle();
   }
   if (overflow) {
     cut_off(fmt::format("the gateway reads too slowly: more than {} bytes pending",
@@ -37,58 +43,92 @@ void ServerStream::beat() {
   bool stalled = false;
   {
     const std::lock_guard lock(mutex_);
-    stalled = writing_ && !broken_ && host_.now() - write_started_at_ > limits_.stall_max;
+    // A gateway that keeps the stream after our goodbye has stalled, too.
+    stalled = (writing_ || said_goodbye_) && !broken_ &&
+              host_.now() - write_started_at_ > limits_.stall_max;
     if (!stalled && !closing_) {
       pending_.touch();
-      write_or_finish();
+      write_if_idle();
     }
   }
   if (stalled) cut_off("the gateway has not taken a frame for too long");
 }
 
-void ServerStream::finish(::grpc::Status status) {
+void ServerStream::finish(std::string reason) {
   const std::lock_guard lock(mutex_);
   if (closing_) return;
   closing_ = true;
-  status_ = std::move(status);
-  write_or_finish();
+  ready_ = true;  // a refused gateway gets the reason with the hello
+  pending_.frame().set_goodbye(reason.empty() ? "end" : std::move(reason));
+  pending_.touch();
+  write_if_idle();
 }
 
 void ServerStream::cut_off(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (broken_ || finished_) return;
+    if (broken_) return;
     closing_ = broken_ = true;
-    status_ = {::grpc::StatusCode::RESOURCE_EXHAUSTED, reason};
-    context_.TryCancel();
-    write_or_finish();
+    socket_.shutdown();
+    changed_.notify_all();
   }
   host_.on_cut_off(*this, reason);
 }
 
-// The lock is held over StartWrite and Finish, so that no write can start after Finish.
-void ServerStream::write_or_finish() {
-  if (writing_ || finished_) return;
-  if (pending_.due() && !broken_ && ready_) {
-    wire::WorkerFrame& frame = pending_.frame();
-    frame.set_draining(host_.draining());
-    board_.visit([&](const std::vector<EngineLoad>& loads) {
-      std::uint64_t steps = 0;
-      for (std::uint32_t rank = 0; rank < loads.size(); ++rank) {
-        encode(loads[rank], rank, *frame.add_loads());
-        steps += loads[rank].step;
-      }
-      frame.set_step(steps);
-    });
-    pending_.take(writing_frame_);
-    writing_ = true;
+void ServerStream::build_frame() {
+  wire::WorkerFrame& frame = pending_.frame();
+  frame.set_draining(host_.draining());
+  board_.visit([&](const std::vector<EngineLoad>& loads) {
+    std::uint64_t steps = 0;
+    for (std::uint32_t rank = 0; rank < loads.size(); ++rank) {
+      encode(loads[rank], rank, *frame.add_loads());
+      steps += loads[rank].step;
+    }
+    frame.set_step(steps);
+  });
+  pending_.take(frame_);
+  frame_of(frame_, bytes_);
+  written_ = 0;
+  host_.on_frame();
+}
+
+void ServerStream::write_if_idle() {
+  while (!writing_ && !broken_ && ready_ && pending_.due()) {
+    build_frame();
     write_started_at_ = host_.now();
-    StartWrite(&writing_frame_);
-    return;
+    const auto sent = socket_.write_some(bytes_);
+    if (!sent) {
+      closing_ = broken_ = true;
+      socket_.shutdown();
+      changed_.notify_all();
+      return;
+    }
+    written_ = *sent;
+    if (written_ < bytes_.size()) {
+      writing_ = true;
+      changed_.notify_all();
+    }
   }
-  if (closing_) {
-    finished_ = true;
-    Finish(status_);
+  if (closing_ && !writing_ && !broken_ && !std::exchange(said_goodbye_, true)) {
+    socket_.shutdown_write();
+  }
+}
+
+void ServerStream::run_writer() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return writing_ || broken_; });
+    if (broken_) return;
+    lock.unlock();  // bytes_ is this thread's while writing_
+    const Status sent = socket_.write_all(std::string_view(bytes_).substr(written_));
+    lock.lock();
+    writing_ = false;
+    if (!sent) {
+      closing_ = broken_ = true;
+      socket_.shutdown();
+      return;
+    }
+    write_if_idle();
   }
 }
 
@@ -120,49 +160,28 @@ bool ServerStream::greet(const wire::Hello& hello, std::string& reason) {
   const std::lock_guard lock(mutex_);
   ready_ = true;
   pending_.touch();
-  write_or_finish();
+  write_if_idle();
   return true;
 }
 
-void ServerStream::OnReadDone(bool ok) {
+void ServerStream::run_reader() {
   std::string reason;
-  if (ok && handle(reading_frame_, reason)) {
-    const std::lock_guard lock(mutex_);
-    if (!finished_) StartRead(&reading_frame_);
-    return;
+  for (bool going = true; going;) {
+    wire::GatewayFrame frame;
+    const auto more = socket_.read(frame);
+    if (!more) reason = more.error().message;
+    going = more && *more && handle(frame, reason);
   }
-  end();
-  // Without a reason the gateway has gone or half-closed, which means the same here.
-  finish(reason.empty() ? ::grpc::Status::OK
-                        : ::grpc::Status(::grpc::StatusCode::INVALID_ARGUMENT, reason));
-}
-
-void ServerStream::OnWriteDone(bool ok) {
-  const std::lock_guard lock(mutex_);
-  writing_ = false;
-  if (!ok) closing_ = broken_ = true;
-  write_or_finish();
-}
-
-void ServerStream::OnCancel() {
+  // The end of the gateway's half means its end, whether it closed or died.
+  host_.on_ended(*this);
+  if (!reason.empty()) finish(std::move(reason));
   {
+    // Nobody reads any more, so a frame that the socket has not taken at once is lost anyway.
     const std::lock_guard lock(mutex_);
     closing_ = broken_ = true;
-    write_or_finish();
+    socket_.shutdown();
+    changed_.notify_all();
   }
-  end();
-}
-
-void ServerStream::end() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::exchange(ended_, true)) return;
-  }
-  host_.on_ended(*this);
-}
-
-void ServerStream::OnDone() {
-  end();
   host_.on_done(*this);
 }
 

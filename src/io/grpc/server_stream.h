@@ -1,28 +1,28 @@
 // ServerStream: the worker's end of one gateway shard's stream.
 //
-// A gRPC callback reactor. Frames from the gateway go to the StreamHost; outputs come in from the
-// engines' threads and heartbeats from the server's, and are written at once when no write is under
-// way, else merged into the pending frame. A gateway that does not take its frames (too many bytes
+// A reading thread hands the gateway's frames to the StreamHost. Outputs come in from the engines'
+// threads and heartbeats from the server's; a frame is written at once, on the caller's thread,
+// when no write is under way and the socket takes it, else a writing thread sends the rest and
+// later steps merge into the pending frame. A gateway that does not take its frames (too many bytes
 // pending, or a write without progress for too long) is cut off.
 //
 // Invariants: one write at a time; step and loads never fall along the stream, because they are
 // read from the board with the stream's lock held; after the host was told that the stream ended,
 // nothing more is accepted from the gateway.
-// Errors: a gateway that breaks the protocol gets a gRPC status with the reason.
-// Concurrency: send(), beat() and finish() from any thread; reactions on gRPC's threads; one mutex,
-// taken before the board's and never around a call to the host that could lock.
+// Errors: a gateway that breaks the protocol gets a last frame with the reason, and the end.
+// Concurrency: send(), beat(), finish() and cut_off() from any thread; one mutex, taken before the
+// board's and never around a call to the host that could lock. The destructor joins both threads.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 
-#include <grpcpp/grpcpp.h>
-
-#include "engine.grpc.pb.h"
 #include "io/grpc/engine_thread.h"
+#include "io/grpc/framed_socket.h"
 #include "io/grpc/pending_frame.h"
 #include "service/worker/worker_loop.h"
 
@@ -42,9 +42,10 @@ class StreamHost {
   // Nothing more will come from the gateway; called once.
   virtual void on_ended(ServerStream& stream) = 0;
   virtual void on_cut_off(ServerStream& stream, const std::string& reason) = 0;
-  // gRPC is done with the stream; its last owner may let go.
+  // The stream's threads are about to end; from another thread, it may be destroyed.
   virtual void on_done(ServerStream& stream) = 0;
-  // Both are called with the stream's mutex held and take no lock.
+  // These are called with the stream's mutex held and take no lock.
+  virtual void on_frame() = 0;  // a frame is about to be written
   virtual bool draining() const = 0;
   virtual Instant now() const = 0;
 };
@@ -54,11 +55,13 @@ struct ServerStreamLimits {
   Duration stall_max = std::chrono::seconds(10);
 };
 
-class ServerStream final : public ::grpc::ServerBidiReactor<wire::GatewayFrame, wire::WorkerFrame> {
+class ServerStream {
  public:
-  ServerStream(::grpc::CallbackServerContext& context, service::StreamId id,
-               const WorkerDescription& description, ServerStreamLimits limits,
-               const LoadBoard& board, StreamHost& host);
+  ServerStream(FramedSocket socket, service::StreamId id, const WorkerDescription& description,
+               ServerStreamLimits limits, const LoadBoard& board, StreamHost& host);
+  ~ServerStream();
+  ServerStream(const ServerStream&) = delete;
+  ServerStream& operator=(const ServerStream&) = delete;
 
   service::StreamId id() const { return id_; }
   // Starts reading; called once, when the host knows the stream.
@@ -67,44 +70,43 @@ class ServerStream final : public ::grpc::ServerBidiReactor<wire::GatewayFrame, 
   void send(std::span<const service::StreamOutput> outputs);
   // Writes a frame with the load alone, and cuts the gateway off when it has stalled.
   void beat();
-  // Writes what is pending and then ends the stream; later outputs are dropped.
-  void finish(::grpc::Status status);
+  // Writes what is pending with `reason`, and then ends the stream; later outputs are dropped.
+  void finish(std::string reason);
   // Ends the stream at once.
   void cut_off(const std::string& reason);
 
  private:
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
-
+  void run_reader();
+  void run_writer();
   bool handle(const wire::GatewayFrame& frame, std::string& reason);
   bool greet(const wire::Hello& hello, std::string& reason);
-  void end();
+
   // With the mutex held.
-  void write_or_finish();
+  void write_if_idle();
+  void build_frame();
 
   const service::StreamId id_;
-  ::grpc::CallbackServerContext& context_;
   const ServerStreamLimits limits_;
   const LoadBoard& board_;
   StreamHost& host_;
-
-  // Reading: touched by reactions only, which gRPC runs one after another.
-  wire::GatewayFrame reading_frame_;
-  bool greeted_ = false;
+  FramedSocket socket_;
+  bool greeted_ = false;  // reading thread
 
   std::mutex mutex_;
+  std::condition_variable changed_;  // remainder or broken
   PendingFrame pending_;
-  wire::WorkerFrame writing_frame_;
-  bool writing_ = false;
+  wire::WorkerFrame frame_;  // kept for its memory
+  std::string bytes_;        // the frame being written
+  std::size_t written_ = 0;  // of bytes_
+  bool writing_ = false;     // bytes_ has a remainder, which is the writing thread's
   Instant write_started_at_;
-  bool ready_ = false;     // hellos may go out
-  bool ended_ = false;     // the host was told
-  bool closing_ = false;   // no more outputs are taken
-  bool broken_ = false;    // no more writes are started
-  bool finished_ = false;  // Finish() was called: nothing may be started
-  ::grpc::Status status_;
+  bool ready_ = false;         // the hellos were exchanged or refused: frames may go out
+  bool closing_ = false;       // no more outputs are taken
+  bool said_goodbye_ = false;  // the last frame was written
+  bool broken_ = false;        // the socket was shut down
+
+  std::thread reader_;
+  std::thread writer_;
 };
 
 }  // namespace penstock::control

@@ -206,12 +206,12 @@ struct Answer {
 struct Shard {
   ManualClock clock;
   std::vector<LinkEvent> events;
-  std::unique_ptr<GrpcEngineClient> client;
+  std::unique_ptr<StreamEngineClient> client;
 
   Shard(const std::string& address, std::uint64_t epoch, EngineClientOptions options = {}) {
     options.workers = {address};
     options.gateway_epoch = Epoch(epoch);
-    client = std::make_unique<GrpcEngineClient>(
+    client = std::make_unique<StreamEngineClient>(
         clock, std::move(options), [this](const LinkEvent& event) { events.push_back(event); });
   }
   const WorkerView& view() const { return client->workers()[0]; }
