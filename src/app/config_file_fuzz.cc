@@ -13,6 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   Environment environment;
   environment.home = "/home/ann";
+  environment.working_dir = "/nowhere";
+  environment.executable = "/nowhere/bin/penstock";
   Options options = default_options();
   if (const auto status = apply_config(text, "/etc/p.yaml", environment, options); !status) {
     ENSURE(!status.error().message.empty());
