@@ -3,6 +3,8 @@
 //   node reference.mjs corpus OUT SEED BYTES   OUT/corpus.bin: (length, bytes) for every chunk
 //   node reference.mjs encode OUT VOCABULARY   OUT/VOCABULARY.ids: (count, ids) for every chunk
 //   node reference.mjs decode OUT VOCABULARY   OUT/VOCABULARY.texts: (keep, count, ids, length, bytes)
+//   node reference.mjs pipelines OUT           OUT/pipelines.bin: (file, count, (text, ids)...) for many
+//                                              small tokenizer files: behaviours, flags, expressions
 //   node reference.mjs scripts OUT BYTES       OUT/SCRIPT.txt for each of the eight scripts
 //   node reference.mjs speed OUT VOCABULARY PASSES   prints "SCRIPT BYTES SECONDS TOKENS" for each
 // All numbers are 32-bit little-endian words. Ill-formed UTF-8 becomes U+FFFD as the conversion from
@@ -12,6 +14,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { createRequire } from 'node:module';
 import { Corpus, Random, kScriptFiles, vocabularyFile } from './corpus.mjs';
+import { smallFiles } from './small_files.mjs';
 
 const folder = dirname(fileURLToPath(import.meta.url));
 const [command, out, ...args] = process.argv.slice(2);
@@ -76,6 +79,29 @@ const commands = {
       const keep = random.below(2);
       const text = Buffer.from(await tokenizer.decode(ids, keep === 0));
       writer.write(word(keep), word(ids.length), words(ids), word(text.length), text);
+    }
+    writer.close();
+  },
+  async pipelines() {
+    const { Tokenizer } = createRequire(import.meta.url)('@anush008/tokenizers');
+    const corpus = new Corpus(folder);
+    const random = new Random(99);
+    const writer = new Writer(join(out, 'pipelines.bin'));
+    for (const file of smallFiles(random)) {
+      const text = Buffer.from(JSON.stringify(file));
+      const tokenizer = Tokenizer.fromString(text.toString('utf8'));
+      const spellings = file.added_tokens.map((token) => token.content);
+      writer.write(word(text.length), text, word(24));
+      for (let i = 0; i < 24; ++i) {
+        let sample = corpus.nasty(random, 60);
+        for (let k = random.below(4); k > 0; --k) {
+          sample += (spellings.length ? random.pick(spellings) : '') + random.pick(['', ' ', '\n ', 'a', '.', 'é']);
+          sample = random.pick(['', '  ', 'b']) + sample;
+        }
+        const bytes = Buffer.from(sample.toWellFormed());
+        const ids = await encode(tokenizer, bytes.toString('utf8'));
+        writer.write(word(bytes.length), bytes, word(ids.length), words(ids));
+      }
     }
     writer.close();
   },

@@ -27,6 +27,7 @@ out=$build/tokenizer_parity
 mkdir -p "$out"
 node "$here/unicode_data.mjs" --check src/core/prompt/unicode_data.inc
 node "$here/reference.mjs" corpus "$out" "$seed" "$bytes"
+node "$here/reference.mjs" pipelines "$out"
 for command in encode decode; do
   for vocabulary in deepseek_v3 llama3 qwen3; do echo "$command $out $vocabulary"; done
 done | xargs -P "$(nproc)" -L 1 node "$here/reference.mjs"

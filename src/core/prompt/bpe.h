@@ -16,10 +16,14 @@
 // and a filter in the second-level cache answers most questions for a merge rule.
 //
 // Invariants: a token is reachable when merging its own bytes gives it back; only those are
-// matched. Ids of added tokens are never produced, but for the 256 byte tokens. Units and shapes: a
-// piece is shorter than 2^31 bytes; ranks are below kRankLimit. Errors: build returns
-// kInvalidArgument or kPayloadTooLarge. Encoding has none. Concurrency: immutable after build;
-// scratch memory belongs to the caller. Source: M. Berglund and B. van der Merwe, "Formalizing BPE
+// matched. Ids of added tokens are never produced, but for the 256 byte tokens.
+// Units and shapes: a
+// piece is shorter than 2^31 bytes; ranks are below kRankLimit.
+// Errors: build returns
+// kInvalidArgument or kPayloadTooLarge. Encoding has none.
+// Concurrency: immutable after build;
+// scratch memory belongs to the caller.
+// Source: M. Berglund and B. van der Merwe, "Formalizing BPE
 // Tokenization" (2023), for locality.
 #pragma once
 

@@ -5,8 +5,10 @@
 // at once when that is certain and at finish() for a cut tail.
 //
 // Invariants: the concatenation of all outputs of push() and finish() equals Tokenizer::decode of
-// all the ids; every single output is well-formed UTF-8. Errors: none; ids outside the vocabulary
-// stand for nothing. Concurrency: one stream per choice, used by one thread at a time. Source:
+// all the ids; every single output is well-formed UTF-8.
+// Errors: none; ids outside the vocabulary
+// stand for nothing.
+// Concurrency: one stream per choice, used by one thread at a time. Source:
 // Unicode 15 section 3.9, table 3-7 and "U+FFFD substitution of maximal subparts".
 #pragma once
 

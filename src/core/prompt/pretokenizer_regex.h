@@ -1,15 +1,16 @@
 // Regular expressions of tokenizer files, run by PCRE2 with the meaning they have in the reference.
 //
 // The reference runs Oniguruma in its Ruby dialect with its own Unicode version. translate()
-// rewrites the classes that mean something else in PCRE2 (\s, \w, \d, \p{...}) into explicit ones
-// and refuses what it can't carry over (anchors, \b, \h, nested classes, {n}+ and the like), so a
-// pattern either means the same or is an error at load time.
+// rewrites the classes that mean something else in PCRE2 (\s, \d, \v, \p{...}) into explicit ones
+// and refuses what it can't carry over (anchors, \b, \w, \h, nested classes, {n}+ and the like),
+// so a pattern either means the same or is an error at load time.
 //
 // Invariants: matches come left to right, do not overlap, and an empty one never touches the end of
 // the match before it.
 // Errors: compile kInvalidArgument (with the offset) or kUnsupported; next kUnsupported when a
-// limit of PCRE2 is hit. Concurrency: a Regex is immutable; RegexScratch belongs to one thread at a
-// time. Source: pcre2api(3), pcre2jit(3); Oniguruma's doc/RE.
+// limit of PCRE2 is hit.
+// Concurrency: a Regex is immutable; a RegexScratch belongs to one thread at a time.
+// Source: pcre2api(3), pcre2jit(3); Oniguruma's doc/RE.
 #pragma once
 
 #include <cstddef>

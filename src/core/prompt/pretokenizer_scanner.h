@@ -7,7 +7,8 @@
 // Invariants: the pieces are those of an isolating split by the pattern, in order, none empty, and
 // their concatenation is the text.
 // Units and shapes: text is well-formed UTF-8.
-// Errors: none. Concurrency: pure functions over immutable tables.
+// Errors: none.
+// Concurrency: pure functions over immutable tables.
 // Source: the pre_tokenizer sections of the DeepSeek-V3, Llama-3, Qwen-3 and GPT-2 files.
 #pragma once
 

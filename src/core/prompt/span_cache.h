@@ -7,7 +7,8 @@
 //
 // Invariants: bytes() <= limits.bytes_max. A span is stored only when it has at least
 // limits.span_bytes_min bytes and takes at most a quarter of the cache.
-// Errors: none. Concurrency: one per shard, used by one thread; no lock inside.
+// Errors: none.
+// Concurrency: one per shard, used by one thread; no lock inside.
 #pragma once
 
 #include <cstddef>

@@ -11,9 +11,11 @@
 // Invariants: ids equal those of the native Hugging Face tokenizers (tests/tokenizer_parity). All
 // 256 bytes are in the vocabulary, so every text has an encoding and decode(encode(text)) ==
 // normalised text. The id of an added token comes out only of a special span or of
-// encode_with_added_tokens, whatever a plain text spells. Units and shapes: ids are below
+// encode_with_added_tokens, whatever a plain text spells.
+// Units and shapes: ids are below
 // kTokenIdLimit; text is UTF-8, and ill-formed bytes are read as U+FFFD, one per maximal subpart,
-// as the reference does. Errors: from_json kInvalidArgument or kUnsupported, naming the key in
+// as the reference does.
+// Errors: from_json kInvalidArgument or kUnsupported, naming the key in
 // `field`; encoding kInvalidArgument for an unknown special token, kPayloadTooLarge for text over
 // kTextBytesMax, kUnsupported when the file's own regular expression runs into PCRE2's limits.
 // Concurrency: immutable after loading; every const function may run on many threads at once.

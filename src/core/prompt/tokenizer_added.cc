@@ -58,8 +58,9 @@ Result<AddedTokenFinder> AddedTokenFinder::build(std::vector<AddedToken> tokens)
   return finder;
 }
 
-AddedTokenFinder::Found AddedTokenFinder::next(std::string_view text, std::size_t from,
-                                               std::size_t covered) const {
+// Finds the first token at or behind `covered`; stripping does not go back beyond it.
+AddedTokenFinder::Found AddedTokenFinder::next(std::string_view text, std::size_t covered) const {
+  std::size_t from = covered;
   while (from < text.size()) {
     if (!starts_[static_cast<unsigned char>(text[from])]) {
       ++from;
@@ -76,9 +77,9 @@ AddedTokenFinder::Found AddedTokenFinder::next(std::string_view text, std::size_
       continue;
     }
     const AddedToken& token = tokens_[index];
-    Found found{&token, from, from + length, from + length};
+    Found found{&token, from, from + length};
     if (token.single_word && !is_alone(text, found.begin, found.end)) {
-      from = found.search_from;
+      from = found.end;
       continue;
     }
     if (token.lstrip) found.begin = std::max(strip_left(text, found.begin), covered);

@@ -7,7 +7,8 @@
 // Invariants: the parts that find() reports cover the text but for white space that an lstrip or
 // rstrip token swallowed.
 // Errors: build returns kPayloadTooLarge for absurd amounts.
-// Concurrency: immutable after build. Source: docs of huggingface/tokenizers, AddedToken.
+// Concurrency: immutable after build.
+// Source: docs of huggingface/tokenizers, AddedToken.
 #pragma once
 
 #include <array>
@@ -35,18 +36,14 @@ class AddedTokenFinder {
  public:
   static Result<AddedTokenFinder> build(std::vector<AddedToken> tokens);
 
-  bool empty() const { return tokens_.empty(); }
-
   // Calls on_text(part) and on_token(id) in the order of the text.
   template <typename OnText, typename OnToken>
   void find(std::string_view text, OnText on_text, OnToken on_token) const {
     std::size_t covered = 0;
-    std::size_t from = 0;
-    while (const Found found = next(text, from, covered)) {
+    while (const Found found = next(text, covered)) {
       if (found.begin > covered) on_text(text.substr(covered, found.begin - covered));
       on_token(found.token->id);
       covered = found.end;
-      from = found.search_from;
     }
     if (covered < text.size()) on_text(text.substr(covered));
   }
@@ -56,10 +53,9 @@ class AddedTokenFinder {
     const AddedToken* token = nullptr;
     std::size_t begin = 0;  // white space to be stripped included
     std::size_t end = 0;
-    std::size_t search_from = 0;  // where the spelling itself ends
     explicit operator bool() const { return token != nullptr; }
   };
-  Found next(std::string_view text, std::size_t from, std::size_t covered) const;
+  Found next(std::string_view text, std::size_t covered) const;
 
   std::vector<AddedToken> tokens_;
   ByteTrie trie_;  // content -> index in tokens_

@@ -7,7 +7,9 @@
 // Invariants: every entry of the vocabulary and of added_tokens has one id below
 // Tokenizer::kTokenIdLimit, and no two different strings share one; merges refer to entries.
 // Errors: kInvalidArgument for what is malformed, kUnsupported for what we don't do,
-// kPayloadTooLarge. Concurrency: pure function. Source: docs of huggingface/tokenizers.
+// kPayloadTooLarge.
+// Concurrency: pure function.
+// Source: docs of huggingface/tokenizers.
 #pragma once
 
 #include <string>

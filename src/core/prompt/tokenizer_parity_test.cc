@@ -122,6 +122,34 @@ void compare_decoding(const Tokenizer& tokenizer, std::string_view reference, To
   CHECK(different == 0);
 }
 
+// Small files with every behaviour, flag and kind of expression.
+void compare_pipelines(std::string_view reference) {
+  Words words(reference);
+  std::size_t files = 0;
+  std::size_t texts = 0;
+  std::size_t different = 0;
+  while (!words.empty()) {
+    const std::string_view json = words.bytes();
+    const auto tokenizer = Tokenizer::from_json(json);
+    CAPTURE(json.substr(0, 2000));
+    REQUIRE_MESSAGE(tokenizer, tokenizer.error().message);
+    for (std::uint32_t left = words.word(); left > 0; --left) {
+      const std::string_view text = words.bytes();
+      const std::vector<TokenId> theirs = words.ids();
+      std::vector<TokenId> ours;
+      REQUIRE((*tokenizer)->encode_with_added_tokens(text, ours));
+      if (ours != theirs && different++ < 5) {
+        MESSAGE(first_difference(**tokenizer, ours, theirs), " in ", text);
+      }
+      ++texts;
+    }
+    ++files;
+  }
+  CHECK(different == 0);
+  std::cout << "parity: " << files << " small files, " << texts << " texts, " << different
+            << " differ\n";
+}
+
 TEST_CASE("tokenizer ids and texts equal those of the native reference") {
   const char* answers = std::getenv("PENSTOCK_PARITY_DIR");
   const char* reference = std::getenv("PENSTOCK_REFERENCE_DIR");
@@ -132,6 +160,7 @@ TEST_CASE("tokenizer ids and texts equal those of the native reference") {
   const std::string folder = answers;
   const std::string corpus = read_file(folder + "/corpus.bin");
   REQUIRE(!corpus.empty());
+  compare_pipelines(read_file(folder + "/pipelines.bin"));
   for (const std::string name : {"deepseek_v3", "llama3", "qwen3"}) {
     CAPTURE(name);
     const std::string path =

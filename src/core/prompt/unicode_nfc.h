@@ -3,10 +3,11 @@
 // The reference composes by the tables of Unicode 9, so characters assigned later are left alone,
 // as are two whose combining class was corrected since. ICU is told so by a filter; a text that
 // passes ICU's quick check is in the reference's form too: a mark that the older tables take for a
-// base only stops compositions. ICU rather than utf8proc, because it checks and normalises UTF-8 in
-// place, has that filter, and comes with Debian's Boost already.
+// base only stops compositions. ICU rather than utf8proc, because it works on UTF-8 without a
+// detour, has a quick check, and can be told to stop at an older Unicode version.
 //
-// Errors: none for well-formed UTF-8. Concurrency: immutable.
+// Errors: none for well-formed UTF-8.
+// Concurrency: immutable.
 // Source: UAX #15; ICU's Normalizer2.
 #pragma once
 

@@ -57,8 +57,8 @@ class ClassTable {
 
 // The classes as they are.
 const ClassTable& classes();
-// The same, with kCjkRun for the characters of DeepSeek's [一-龥぀-ゟ゠-ヿ] instead of their own
-// class.
+// The same, with kCjkRun for the characters of DeepSeek's [一-龥぀-ゟ゠-ヿ] instead of their
+// own class.
 const ClassTable& deepseek_classes();
 
 // Whether \w of the reference's single_word check matches.

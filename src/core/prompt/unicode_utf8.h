@@ -2,7 +2,8 @@
 //
 // Invariants: an ill-formed sequence is measured as a maximal subpart: the longest prefix of some
 // well-formed character, at least one byte. Repairing puts one U+FFFD in its place.
-// Errors: none. Concurrency: pure functions.
+// Errors: none.
+// Concurrency: pure functions.
 // Source: Unicode 15 section 3.9, table 3-7.
 #pragma once
 
