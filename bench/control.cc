@@ -2,11 +2,11 @@
 //
 // A worker (EngineServer) and a gateway shard (StreamEngineClient) in this process talk over a Unix
 // socket; the engine answers at once. Round trip: submit() to the first output in the sink, one
-// request at a time, through the engine's and the shard's threads. Frames: kStreams gateway shards
-// with one long request each, so every step of the engine makes a frame a stream; frames are
-// counted where the shards have checked and delivered them (steps that merged count once). The raw
-// figures move the same encoded frames over a Unix socket with a length before each, one blocking
-// thread a side: what plain framing would cost at best.
+// request at a time, through the engine's and the shard's threads. Frames: one long request, and an
+// engine that steps again as soon as its last frame is on the wire, so that none merge (an engine
+// that runs free merges nearly everything, and the number says how the scheduler shares the cores);
+// counted where the shard has checked and delivered them. The raw figures move the same encoded
+// messages over a socket pair with a length before each, one blocking thread a side: the floor.
 //
 // Each number is the median of several rounds that alternate between the two, because the machine
 // is shared. Concurrency: see bench.h. Source: docs/design/0002-control-plane.md.
@@ -34,7 +34,6 @@ namespace {
 using Watch = std::chrono::steady_clock;
 constexpr double kRoundTripMaxUs = 120;
 constexpr double kFramesMin = 60'000;
-constexpr std::size_t kStreams = 1;
 
 double microseconds_since(Watch::time_point start) {
   return std::chrono::duration<double, std::micro>(Watch::now() - start).count();
@@ -108,11 +107,11 @@ class Plane {
     std::vector<std::unique_ptr<service::WorkerEngine>> engines;
     engines.push_back(std::make_unique<InstantEngine>(plane->turnstile_));
     TRY(plane->server_, control::EngineServer::start(options, std::move(engines)));
-    for (std::uint32_t shard = 0; shard < kStreams; ++shard) {
+    {
       control::EngineClientOptions client;
       client.workers = {options.listen};
-      client.shard = shard;
-      plane->shards_.push_back(std::make_unique<control::StreamEngineClient>(plane->clock_, client));
+      plane->shards_.push_back(
+          std::make_unique<control::StreamEngineClient>(plane->clock_, client));
       plane->clock_.run_until([&] { return plane->shards_.back()->workers()[0].connected; });
     }
     return plane;
@@ -303,13 +302,13 @@ Result<std::vector<Figure>> measure(const std::string& folder, bool quick) {
     raw_trip.push_back(median(raw->round_trips(trips)));
     TRY(const double rate, plane->frames_per_second(steps));
     frames.push_back(rate);
-    raw_frames.push_back(raw->frames_per_second(steps * kStreams));
+    raw_frames.push_back(raw->frames_per_second(steps));
   }
   const double trip_us = median(trip);
   const double raw_us = median(raw_trip);
   std::vector<Figure> figures;
   figures.push_back(at_most("submit to first output, p50", trip_us, "us", kRoundTripMaxUs));
-  figures.push_back(at_least("frames one way, 16 streams", median(frames), "1/s", kFramesMin));
+  figures.push_back(at_least("frames one way", median(frames), "1/s", kFramesMin));
   // For the decision record: how far the plain socket is ahead. Aim: within a factor of ten.
   figures.push_back({"submit to first output, p50, against raw frames",
                      trip_us,
