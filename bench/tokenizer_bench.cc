@@ -162,8 +162,8 @@ Status measure_runs(const Tokenizer& tokenizer, std::string_view name,
   constexpr Run kRuns[] = {{"a letter", 'a'}, {"spaces", ' '}, {"digits", '7'}, {"newlines", '\n'}};
   for (const Run& run : kRuns) {
     const std::string text(1'000'000, run.character);
-    TRY(const Measured large, measure(tokenizer, text, text.size(), 5));
-    TRY(const Measured tenths, measure(tokenizer, text, text.size() / 10, 5));
+    TRY(const Measured large, measure(tokenizer, text, text.size(), 25));
+    TRY(const Measured tenths, measure(tokenizer, text, text.size() / 10, 25));
     figures.push_back(
         at_most(fmt::format("1 MB of {} {}", run.name, name), large.seconds * 1e3, "ms", 300));
     figures.push_back(at_most(fmt::format("1 MB against 100 KB of {} {}", run.name, name),
