@@ -52,7 +52,8 @@ TEST_CASE("matrix products are one chain of fused multiply-adds per output") {
   struct Shape {
     std::uint32_t rows, outputs, inputs;
   };
-  for (const Shape s : {Shape{1, 1, 1}, {1, 300, 600},
+  for (const Shape s : {Shape{1, 1, 1},
+                        {1, 300, 600},
                         {1, 32, 7},
                         {3, 33, 5},
                         {13, 64, 300},
