@@ -2,9 +2,10 @@
 //
 // Each worker address has a link that is connecting, connected (the hello came) or waiting to try
 // again (100 ms doubling to 5 s, with jitter; reset by a connection that lasted). Frames arrive on
-// gRPC's threads, and the shard is woken once per batch: it checks them (FrameChecker), updates the
-// view and calls the sinks. A worker that says nothing for 2 s, breaks the protocol or ends the
-// stream is dropped: its open requests get one kUnavailable output each and the link tries again.
+// the streams' threads, and the shard is woken once per batch: it checks them (FrameChecker),
+// updates the view and calls the sinks. A worker that says nothing for 2 s, breaks the protocol or
+// ends the stream is dropped: its open requests get one kUnavailable output each and the link tries
+// again.
 //
 // Invariants: as port/engine_client.h. Worker ids are 1 + the place in `workers`. A request number
 // may be used again once its request is over on that worker.
