@@ -5,6 +5,8 @@ namespace penstock::bench {
 const std::vector<Bench>& all() {
   static const std::vector<Bench> benches = {
       {"engine", "prefill against OpenBLAS, decode against a plain read", run_engine},
+      {"tokenizer", "encoding against the native Hugging Face tokenizers, and its limits",
+       run_tokenizer},
       {"control", "submit to first output and frames per second, over a Unix socket", run_control},
   };
   return benches;

@@ -191,6 +191,9 @@ void resolve_automatic(Options& o, const Environment& environment) {
       o.models.push_back({"nano", std::move(nano)});
   }
   if (o.suite_dir.empty() && !o.models.empty()) o.suite_dir = o.models[0].value + "/heldout";
+  if (o.reference_dir.empty() && !o.models.empty()) {
+    o.reference_dir = o.models[0].value + "/../../tools/tokenizer_reference";
+  }
   const auto cores = environment.machine.cores;
   if (o.engine_threads == 0) o.engine_threads = std::min(cores, 1024U);
   if (o.gateway_threads == 0) o.gateway_threads = std::clamp(cores / 8, 1U, 256U);

@@ -150,7 +150,7 @@ constexpr std::array kTable = {
                "Shorter and noisier", ""},
     OptionInfo{"reference-dir", "", &O::reference_dir, commands(kBench), "DIR", "auto", 0, 0, "",
                kPath, "Folder with the reference tokenizer and vocabularies",
-               "auto: build/reference of the source tree, when it exists."},
+               "auto: tools/tokenizer_reference of the source tree."},
 };
 
 }  // namespace

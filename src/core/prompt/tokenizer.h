@@ -45,7 +45,7 @@ class Tokenizer {
   static constexpr std::size_t kJsonBytesMax = std::size_t{256} << 20;
   static constexpr std::size_t kTextBytesMax = std::size_t{1} << 30;
 
-  // Builds a tokenizer from the text of a tokenizer.json. About 0.3 s for a vocabulary of 128K.
+  // Builds a tokenizer from the text of a tokenizer.json. About a second for a vocabulary of 128K.
   static Result<std::unique_ptr<Tokenizer>> from_json(std::string_view tokenizer_json);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
