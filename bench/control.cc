@@ -23,10 +23,10 @@
 #include <unistd.h>
 
 #include "bench.h"
-#include "io/grpc/engine_client.h"
-#include "io/grpc/engine_codec.h"
-#include "io/grpc/engine_server.h"
-#include "io/grpc/manual_clock.h"
+#include "io/control/engine_client.h"
+#include "io/control/engine_codec.h"
+#include "io/control/engine_server.h"
+#include "io/control/manual_clock.h"
 
 namespace penstock::bench {
 namespace {

@@ -6,7 +6,7 @@ set -euo pipefail
 run_packages=(
   clang-19 lld-19 libclang-rt-19-dev cmake ninja-build ccache pkg-config make git
   libboost1.81-dev libboost-json1.81-dev libboost-url1.81-dev libssl-dev
-  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
+  libprotobuf-dev protobuf-compiler
   libfmt-dev libspdlog-dev libyaml-cpp-dev libcli11-dev libxxhash-dev libpcre2-dev
   libicu-dev prometheus-cpp-dev doctest-dev ca-certificates
 )

@@ -10,7 +10,7 @@
 
 #include "app/request_reporter.h"
 #include "core/protocol/errors.h"
-#include "io/grpc/engine_client.h"
+#include "io/control/engine_client.h"
 #include "io/http/asio_clock.h"
 #include "io/http/server.h"
 #include "io/telemetry/log.h"
@@ -164,7 +164,7 @@ struct GatewayShard::State {
   std::function<void()> on_ready;
   boost::asio::io_context io{1};
   http::AsioClock clock{io};
-  control::GrpcEngineClient engines;
+  control::StreamEngineClient engines;
   gateway::PromptEncoder encoder;
   RequestReporter reporter;
   gateway::GatewayContext context;

@@ -9,7 +9,7 @@
 #include "app/embedded_engine.h"
 #include "app/ready.h"
 #include "app/stop_signal.h"
-#include "io/grpc/engine_server.h"
+#include "io/control/engine_server.h"
 #include "io/telemetry/log.h"
 
 namespace penstock {

@@ -1,4 +1,4 @@
-// EngineClient: one gateway shard's way to the workers. Implemented by io/grpc, the simulator and
+// EngineClient: one gateway shard's way to the workers. Implemented by io/control, the simulator and
 // tests.
 //
 // The client keeps one stream per worker, reconnects with backoff, and reports each worker's

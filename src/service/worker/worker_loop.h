@@ -4,7 +4,7 @@
 // and hands every output back under (stream, the stream's number). Commands are applied between
 // steps, so a cancel takes effect within one step: the loop reports kCancelled at once and ignores
 // what the engine still says about that request. The thread, mailbox and wire around it stand in
-// io/grpc/engine_thread.h.
+// io/control/engine_thread.h.
 //
 // Invariants: every submit ends in exactly one `finish` per choice, or in one kError output that
 // ends the request, unless its stream was dropped: then nothing more comes. Requests of one stream

@@ -1,7 +1,7 @@
 // The client against the server over a Unix socket, with a scripted engine behind.
 #include <chrono>
 
-#include "io/grpc/test_worker.h"
+#include "io/control/test_worker.h"
 
 #include <doctest/doctest.h>
 

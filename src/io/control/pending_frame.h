@@ -14,7 +14,7 @@
 #include <unordered_map>
 
 #include "domain/engine.h"
-#include "io/grpc/engine_codec.h"
+#include "io/control/engine_codec.h"
 
 namespace penstock::control {
 

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/check.h"
-#include "io/grpc/engine_codec.h"
+#include "io/control/engine_codec.h"
 #include "service/worker/worker_loop.h"
 
 namespace {

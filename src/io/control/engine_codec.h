@@ -19,7 +19,6 @@
 #include "domain/engine.h"
 #include "engine.pb.h"
 
-// The namespace is not called grpc, as the folder is: penstock::grpc would hide ::grpc.
 namespace penstock::control {
 
 namespace wire = ::penstock::engine::v1;

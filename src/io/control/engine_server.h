@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "io/grpc/engine_thread.h"
+#include "io/control/engine_thread.h"
 #include "service/worker/worker_engine.h"
 
 namespace penstock::control {

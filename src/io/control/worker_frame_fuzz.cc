@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "io/grpc/frame_checker.h"
+#include "io/control/frame_checker.h"
 
 namespace {
 

@@ -21,9 +21,9 @@
 #include <string>
 #include <thread>
 
-#include "io/grpc/engine_thread.h"
-#include "io/grpc/framed_socket.h"
-#include "io/grpc/pending_frame.h"
+#include "io/control/engine_thread.h"
+#include "io/control/framed_socket.h"
+#include "io/control/pending_frame.h"
 #include "service/worker/worker_loop.h"
 
 namespace penstock::control {

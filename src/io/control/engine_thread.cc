@@ -1,4 +1,4 @@
-#include "io/grpc/engine_thread.h"
+#include "io/control/engine_thread.h"
 
 #include <utility>
 

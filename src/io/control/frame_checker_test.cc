@@ -1,4 +1,4 @@
-#include "io/grpc/frame_checker.h"
+#include "io/control/frame_checker.h"
 
 #include <cmath>
 #include <functional>

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "domain/engine.h"
-#include "io/grpc/engine_codec.h"
+#include "io/control/engine_codec.h"
 
 namespace penstock::control {
 

@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "io/grpc/engine_codec.h"
-#include "io/grpc/framed_socket.h"
+#include "io/control/engine_codec.h"
+#include "io/control/framed_socket.h"
 
 namespace penstock::control {
 

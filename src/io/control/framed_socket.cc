@@ -1,4 +1,4 @@
-#include "io/grpc/framed_socket.h"
+#include "io/control/framed_socket.h"
 
 #include <fcntl.h>
 #include <netdb.h>
@@ -18,7 +18,7 @@
 
 #include <fmt/format.h>
 
-#include "io/grpc/engine_codec.h"
+#include "io/control/engine_codec.h"
 
 namespace penstock::control {
 namespace {

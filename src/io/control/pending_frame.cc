@@ -1,4 +1,4 @@
-#include "io/grpc/pending_frame.h"
+#include "io/control/pending_frame.h"
 
 namespace penstock::control {
 namespace {

@@ -1,4 +1,4 @@
-#include "io/grpc/client_stream.h"
+#include "io/control/client_stream.h"
 
 #include <utility>
 

@@ -1,10 +1,10 @@
-#include "io/grpc/engine_codec.h"
+#include "io/control/engine_codec.h"
 
 #include <map>
 #include <memory>
 
 #include "base/rng.h"
-#include "io/grpc/pending_frame.h"
+#include "io/control/pending_frame.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "io/grpc/engine_codec.h"
+#include "io/control/engine_codec.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,9 +2,9 @@
 #include <functional>
 #include <thread>
 
-#include "io/grpc/engine_codec.h"
-#include "io/grpc/framed_socket.h"
-#include "io/grpc/test_worker.h"
+#include "io/control/engine_codec.h"
+#include "io/control/framed_socket.h"
+#include "io/control/test_worker.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "io/grpc/engine_client.h"
+#include "io/control/engine_client.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -8,8 +8,8 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "io/grpc/client_stream.h"
-#include "io/grpc/frame_checker.h"
+#include "io/control/client_stream.h"
+#include "io/control/frame_checker.h"
 
 namespace penstock::control {
 

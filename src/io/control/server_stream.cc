@@ -1,4 +1,4 @@
-#include "io/grpc/server_stream.h"
+#include "io/control/server_stream.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "io/grpc/engine_server.h"
+#include "io/control/engine_server.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
-#include "io/grpc/framed_socket.h"
-#include "io/grpc/server_stream.h"
+#include "io/control/framed_socket.h"
+#include "io/control/server_stream.h"
 
 namespace penstock::control {
 namespace {

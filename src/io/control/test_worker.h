@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-#include "io/grpc/engine_client.h"
-#include "io/grpc/engine_server.h"
-#include "io/grpc/manual_clock.h"
+#include "io/control/engine_client.h"
+#include "io/control/engine_server.h"
+#include "io/control/manual_clock.h"
 
 namespace penstock::control::testing {
 

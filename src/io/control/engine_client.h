@@ -77,7 +77,4 @@ class StreamEngineClient final : public EngineClient {
   std::unique_ptr<State> state_;
 };
 
-// The name from when the streams were gRPC's (docs/design/0002-control-plane.md).
-using GrpcEngineClient = StreamEngineClient;
-
 }  // namespace penstock::control
