@@ -13,10 +13,11 @@ export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
 # Tests never reach for a core of somebody else's spinning thread.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help run build test unit asan tsan fuzz bench layers tidy format format-check docs clean
+.PHONY: help run build test test-clients unit asan tsan fuzz bench layers tidy format format-check docs clean
 
 help:
 	@sed -n '2,3p' Makefile | cut -c2-; echo; \
+	echo "  make test-clients   the OpenAI SDK (npm)       make tidy      clang-tidy"; \
 	echo "  make bench          all benches as JSON       make fuzz      fuzzers, FUZZ_SECONDS=$(FUZZ_SECONDS) each"; \
 	echo "  make asan | tsan    unit tests, sanitized     make format    clang-format in place"; \
 	echo "  make layers         include rules             make docs      generated documents"
@@ -50,6 +51,9 @@ fuzz:
 	tools/install_packages.sh test
 	tools/build.sh fuzz fuzzers
 	tools/fuzz.sh $(FUZZ_SECONDS)
+
+test-clients: build
+	tests/clients/run.sh
 
 bench: build
 	tools/install_packages.sh test
