@@ -9,32 +9,11 @@ namespace {
 
 constexpr std::string_view kOperation = "chat";
 
-AccessRecord access_record(const RequestRecord& record) {
-  AccessRecord out;
-  out.request_id = record.request_id;
-  out.peer = record.peer;
-  out.key_name = record.key_name;
-  out.method = record.method;
-  out.route = record.route;
-  out.model = record.model;
-  out.alias = record.alias;
-  out.stream = record.stream;
-  out.status = record.status;
-  out.outcome = record.outcome;
-  out.prompt_tokens = record.usage.prompt_tokens;
-  out.cached_tokens = record.usage.cached_tokens;
-  out.completion_tokens = record.usage.completion_tokens;
-  out.queue = record.queue;
-  out.time_to_first_token = record.time_to_first_token;
-  out.total = record.total;
-  return out;
-}
-
 }  // namespace
 
 void RequestReporter::request_finished(const RequestRecord& record) {
   in_flight_.add(-1);
-  log_.write(access_record(record));
+  log_.write(record);
   metrics_.counter(Metric::kGatewayRequests, {record.route, fmt::to_string(record.status)}).add();
   if (record.status == 401) metrics_.counter(Metric::kGatewayAuthFailures, {"key"}).add();
   if (record.outcome == error_info(ErrorCode::kOverloaded).name) {

@@ -71,17 +71,18 @@ bool write_all(int fd, std::string_view bytes) {
 
 }  // namespace
 
-std::string format_access_line(const AccessRecord& record, std::int64_t unix_milliseconds) {
+std::string format_access_line(const RequestRecord& record, std::int64_t unix_milliseconds) {
   return fmt::format(
       R"({{"ts":"{}","request_id":{},"peer":{},"key":{},"method":{},"route":{},"model":{},"alias":{},)"
       R"("stream":{},"status":{},"outcome":{},"prompt_tokens":{},"cached_tokens":{},)"
-      R"("completion_tokens":{},"queue_ms":{},"ttft_ms":{},"total_ms":{}}})",
+      R"("completion_tokens":{},"queue_ms":{},"ttft_ms":{},"total_ms":{},"moves":{},"placement":{}}})",
       timestamp(unix_milliseconds), text_or_null(record.request_id), text_or_null(record.peer),
       text_or_null(record.key_name), text_or_null(record.method), text_or_null(record.route),
       text_or_null(record.model), text_or_null(record.alias), record.stream, record.status,
-      text_or_null(record.outcome), record.prompt_tokens, record.cached_tokens,
-      record.completion_tokens, milliseconds_or_null(record.queue),
-      milliseconds_or_null(record.time_to_first_token), milliseconds_or_null(record.total));
+      text_or_null(record.outcome), record.usage.prompt_tokens, record.usage.cached_tokens,
+      record.usage.completion_tokens, milliseconds_or_null(record.queue),
+      milliseconds_or_null(record.time_to_first_token), milliseconds_or_null(record.total),
+      record.moves, text_or_null(record.placement));
 }
 
 struct AccessLog::State {
@@ -139,7 +140,7 @@ AccessLog::~AccessLog() {
   if (state_->fd != STDERR_FILENO) ::close(state_->fd);
 }
 
-void AccessLog::write(const AccessRecord& record) {
+void AccessLog::write(const RequestRecord& record) {
   const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::system_clock::now().time_since_epoch());
   std::string line = format_access_line(record, now.count());

@@ -8,7 +8,7 @@
 // Line: {"ts":"2026-01-02T03:04:05.678Z","request_id":"...","peer":"127.0.0.1","key":"ci","method":
 // "POST","route":"/v1/chat/completions","model":"nano","alias":null,"stream":true,"status":200,
 // "outcome":"stop","prompt_tokens":12,"cached_tokens":0,"completion_tokens":5,"queue_ms":0.1,
-// "ttft_ms":8.2,"total_ms":31.0}
+// "ttft_ms":8.2,"total_ms":31.0,"moves":0,"placement":"worker-0: 2 in flight, fewest of 1"}
 // Values that do not apply are null; strings longer than 256 bytes are cut.
 //
 // Invariants: a line is whole or absent; the destructor writes what is buffered.
@@ -17,35 +17,16 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "base/result.h"
 #include "base/units.h"
+#include "domain/request_record.h"
 
 namespace penstock {
 
-struct AccessRecord {
-  std::string request_id;
-  std::string peer;
-  std::string key_name;  // empty: no key was needed or it was not known
-  std::string method;
-  std::string route;  // the route's pattern, never the raw path with a query
-  std::string model;  // canonical name; empty when the request never got that far
-  std::string alias;  // what the client called it, when that differs
-  bool stream = false;
-  int status = 0;       // 499 when the client went away first
-  std::string outcome;  // finish reason or error code
-  std::uint64_t prompt_tokens = 0;
-  std::uint64_t cached_tokens = 0;
-  std::uint64_t completion_tokens = 0;
-  std::optional<Duration> queue;
-  std::optional<Duration> time_to_first_token;
-  Duration total{};
-};
-
 // The line without its newline; `unix_milliseconds` is the wall clock's time of the end.
-std::string format_access_line(const AccessRecord& record, std::int64_t unix_milliseconds);
+std::string format_access_line(const RequestRecord& record, std::int64_t unix_milliseconds);
 
 class AccessLog {
  public:
@@ -58,7 +39,7 @@ class AccessLog {
   AccessLog(const AccessLog&) = delete;
   AccessLog& operator=(const AccessLog&) = delete;
 
-  void write(const AccessRecord& record);
+  void write(const RequestRecord& record);
   // Lines lost so far, because the buffer was full or the file failed.
   std::uint64_t dropped() const;
   // Opens the path again, for log rotation; keeps the old file when that fails.

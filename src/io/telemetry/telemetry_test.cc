@@ -19,8 +19,8 @@ bool has(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-AccessRecord named(std::string request_id) {
-  AccessRecord record;
+RequestRecord named(std::string request_id) {
+  RequestRecord record;
   record.request_id = std::move(request_id);
   return record;
 }
@@ -113,28 +113,28 @@ TEST_CASE("shards count together") {
 }
 
 TEST_CASE("an access line is one JSON object with nulls for what does not apply") {
-  AccessRecord record{.request_id = "req-1",
-                      .peer = "127.0.0.1",
-                      .key_name = "ci",
-                      .method = "POST",
-                      .route = "/v1/chat/completions",
-                      .model = "nano",
-                      .alias = "",
-                      .stream = true,
-                      .status = 200,
-                      .outcome = "stop",
-                      .prompt_tokens = 12,
-                      .cached_tokens = 0,
-                      .completion_tokens = 5,
-                      .queue = std::chrono::microseconds(100),
-                      .time_to_first_token = std::nullopt,
-                      .total = std::chrono::milliseconds(31)};
+  RequestRecord record{.request_id = "req-1",
+                       .peer = "127.0.0.1",
+                       .key_name = "ci",
+                       .method = "POST",
+                       .route = "/v1/chat/completions",
+                       .model = "nano",
+                       .alias = "",
+                       .placement = "worker-0: alone",
+                       .stream = true,
+                       .status = 200,
+                       .outcome = "stop",
+                       .usage = {12, 0, 5, 0},
+                       .queue = std::chrono::microseconds(100),
+                       .time_to_first_token = std::nullopt,
+                       .total = std::chrono::milliseconds(31)};
   CHECK(
       format_access_line(record, 1'767'323'045'678) ==
       R"({"ts":"2026-01-02T03:04:05.678Z","request_id":"req-1","peer":"127.0.0.1","key":"ci",)"
       R"("method":"POST","route":"/v1/chat/completions","model":"nano","alias":null,"stream":true,)"
       R"("status":200,"outcome":"stop","prompt_tokens":12,"cached_tokens":0,"completion_tokens":5,)"
-      R"("queue_ms":0.100,"ttft_ms":null,"total_ms":31.000})");
+      R"("queue_ms":0.100,"ttft_ms":null,"total_ms":31.000,"moves":0,)"
+      R"("placement":"worker-0: alone"})");
   record.alias = std::string(255, 'x') + "\xC3\xA9" + "\n\"more";
   CHECK(has(format_access_line(record, 0), "\"alias\":\"" + std::string(255, 'x') + "\","));
 }
