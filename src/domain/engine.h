@@ -1,7 +1,7 @@
 // What a gateway and an engine say to each other, as values: submit, output, load, description.
 //
-// The wire form is proto/engine.proto; io/control converts. The engine, the worker loop, the request's
-// life cycle and the simulator all share these.
+// The wire form is proto/engine.proto; io/control converts. The engine, the worker loop, the
+// request's life cycle and the simulator all share these.
 //
 // Units and shapes: logprobs are natural logarithms. Positions count from the first prompt token.
 // Concurrency: values.

@@ -1,5 +1,5 @@
-// EngineClient: one gateway shard's way to the workers. Implemented by io/control, the simulator and
-// tests.
+// EngineClient: one gateway shard's way to the workers. Implemented by io/control, the simulator
+// and tests.
 //
 // The client keeps one stream per worker, reconnects with backoff, and reports each worker's
 // description and load. A submitted request gets outputs through its sink until each choice has
