@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -70,12 +71,17 @@ Golden load_golden() {
   return golden;
 }
 
-// Positions of one sequence that differ by more than 1e-3 of the largest logit there, and the
-// rest's worst.
+// Positions of one sequence that differ by more than 1e-3 of the largest logit there, the worst of
+// those, and the worst of the rest; all relative to the largest logit of the position.
 struct Distance {
   std::size_t far = 0;
+  double worst_far = 0;
   double worst = 0;
 };
+
+// A routing tie that goes the other way swaps one of a token's experts: that moves its logits, but
+// the rest of the model still holds them near. Wrong weights or positions move them by their size.
+constexpr double kFarMax = 0.5;
 
 Distance compare(const json::object& sequence, const std::vector<float>& golden,
                  const char* variant, const Model& model, std::size_t vocab) {
@@ -98,6 +104,10 @@ Distance compare(const json::object& sequence, const std::vector<float>& golden,
     for (std::size_t i = 0; i < indices.size(); ++i) {
       add(sampled[p * indices.size() + i], logits[indices[i]]);
     }
+    // NaN compares false with everything, so it would pass unseen below.
+    for (const float logit : logits) {
+      if (!std::isfinite(logit)) error = std::numeric_limits<double>::infinity();
+    }
     add(maxima[p], *std::ranges::max_element(logits));
     const auto at = std::ranges::find(full, positions[p]);
     for (std::size_t i = 0; at != full.end() && i < vocab; ++i) {
@@ -105,6 +115,7 @@ Distance compare(const json::object& sequence, const std::vector<float>& golden,
     }
     if (error > 1e-3 * scale) {
       ++distance.far;
+      distance.worst_far = std::max(distance.worst_far, error / scale);
     } else {
       distance.worst = std::max(distance.worst, error / scale);
     }
@@ -144,11 +155,12 @@ TEST_CASE("logits of models/nano equal PyTorch's within 1e-3 relative") {
       CAPTURE(std::string(variant));
       CAPTURE(rows);
       CAPTURE(d.worst);
-      // Exact ties in routing and in bfloat16 rounding go another way now and then (see the README
-      // beside the files); in float32 that is rare.
-      const std::size_t allowed =
-          dtype == KvDtype::kF32 ? batch.logit_rows.size() / 50 : batch.logit_rows.size() / 10;
+      CAPTURE(d.worst_far);
+      // Rounding latents to bfloat16 turns differences of the last float32 bit into whole bfloat16
+      // steps, and those flip near-ties in routing now and then (see the README beside the files).
+      const std::size_t allowed = dtype == KvDtype::kF32 ? 0 : batch.logit_rows.size() / 10;
       CHECK(d.far <= allowed);
+      CHECK(d.worst_far <= kFarMax);
       MESSAGE(std::string(variant), ", ", rows, " tokens: worst ", d.worst,
               ", beyond 1e-3: ", d.far, " of ", batch.logit_rows.size());
     }
