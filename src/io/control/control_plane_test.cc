@@ -123,6 +123,39 @@ TEST_CASE("cancel ends the request within one step, the sink gets the final outp
   CHECK(plane.shard->view().in_flight == 0);
 }
 
+TEST_CASE("after a cancel only the step that runs already gives the request a token") {
+  // A mailbox of one submit tells when the cancel is in: frames of a stream are handled in order,
+  // so the refusal of a second submit behind the cancel means that the cancel was posted.
+  EngineServerOptions options;
+  options.mailbox.submits_max = 1;
+  Plane plane(Pace::kByPermit, options);
+  Answer cancelled;
+  Answer last;
+  Answer refused;
+  REQUIRE(plane.shard->submit(request(1, 10, 1'000'000, 2), cancelled));
+  plane.probe->permit(1);
+  plane.shard->clock.run_until([&] { return cancelled.tokens[1].size() == 1; });
+  plane.probe->wait_stepping();  // the second step runs
+  plane.shard->client->cancel(RequestId(1));
+  REQUIRE(plane.shard->submit(request(2, 20, 1), last));
+  REQUIRE(plane.shard->submit(request(3, 30, 1), refused));
+  plane.shard->clock.run_until([&] { return refused.over(); });
+  CHECK(refused.error->code == ErrorCode::kOverloaded);
+  CHECK_FALSE(cancelled.over(2));
+  plane.probe->permit(2);  // the second step, and the only one of request 2
+  plane.shard->clock.run_until([&] { return last.over(); });
+  CHECK(last.finishes[0] == FinishReason::kLength);
+  for (std::uint32_t choice = 0; choice < 2; ++choice) {
+    CHECK(cancelled.tokens[choice].size() == 2);
+    CHECK(counts_up(cancelled.tokens[choice], 10 + 1000 * choice));
+    CHECK(cancelled.finishes[choice] == FinishReason::kCancelled);
+  }
+  CHECK_FALSE(cancelled.error);
+  plane.probe->wait_idle();  // no permit is left, so nothing is open
+  CHECK(plane.shard->view().in_flight == 0);
+  CHECK(plane.shard->client->counters().violations == 0);
+}
+
 TEST_CASE("forget drops the sink at once; the number can be used again when the worker is done") {
   Plane plane(Pace::kByPermit);
   Answer a;
