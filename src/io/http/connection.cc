@@ -14,6 +14,8 @@ constexpr std::size_t kBodyReadBytes = 64 << 10;
 constexpr std::size_t kPipelineBytes = 64 << 10;
 // A refused body is read and dropped up to here, so that the client gets to see why.
 constexpr std::size_t kLingerBytes = 64 << 20;
+// Room for a body's first bytes; more is taken as they come, so that a head alone claims little.
+constexpr std::size_t kBodyRoomBytes = 64 << 10;
 
 }  // namespace
 
@@ -27,6 +29,7 @@ Connection::Connection(std::shared_ptr<HttpServer::Core> core, std::unique_ptr<B
 Connection::~Connection() = default;
 
 void Connection::start(const Error* refused) {
+  request_begun_ = core_->clock.now();
   if (refused != nullptr) {
     refuse(*refused);
     return;
@@ -49,6 +52,7 @@ void Connection::on_handshake(bool ok) {
 void Connection::await_request() {
   phase_ = Phase::kHead;
   scan_ = {};
+  request_begun_ = core_->clock.now();
   const auto& limits = core_->options.limits;
   read_deadline(served_ > 0 && in_.empty() ? limits.idle_timeout : limits.header_timeout);
   parse_head();
@@ -75,7 +79,10 @@ void Connection::on_read(bool ok, std::size_t bytes) {
   const std::string_view got(area_.data(), bytes);
   switch (phase_) {
     case Phase::kHead:
-      if (in_.empty() && served_ > 0) read_deadline(core_->options.limits.header_timeout);
+      if (in_.empty()) {
+        request_begun_ = core_->clock.now();
+        if (served_ > 0) read_deadline(core_->options.limits.header_timeout);
+      }
       in_.append(got);
       parse_head();
       break;
@@ -141,6 +148,13 @@ void Connection::start_body() {
   request_.headers = std::move(head_.headers);
   request_.peer = peer_;
   request_.received_at = core_->clock.now();
+  const bool has_body = head_.chunked || head_.content_length > 0;
+  if (has_body && core_->options.admit_head) {
+    if (auto refusal = core_->options.admit_head(request_)) {
+      answer_and_close(std::move(*refusal));
+      return;
+    }
+  }
   const auto encoding = request_.header("content-encoding");
   if (!encoding.empty() && !iequals(encoding, "identity")) {
     refuse({kUnsupportedMediaType,
@@ -156,15 +170,17 @@ void Connection::start_body() {
             {}});
     return;
   }
-  if (head_.content_length == 0 && !head_.chunked) {
+  if (!has_body) {
     dispatch();
     return;
   }
   body_left_ = head_.content_length;
   chunks_.reset();
   if (head_.chunked) chunks_ = std::make_unique<ChunkDecoder>(limits.body_bytes_max);
-  request_.body.reserve(
-      static_cast<std::size_t>(std::min<std::uint64_t>(body_left_, std::uint64_t{1} << 20)));
+  if (body_left_ > core_->body_room()) {  // before it is sent
+    refuse_for_memory();
+    return;
+  }
   read_deadline(limits.body_timeout);
   body_end_ = request_.received_at + limits.body_total_timeout;
   if (head_.expect_continue && in_.empty()) {
@@ -176,7 +192,33 @@ void Connection::start_body() {
   take_body(std::exchange(in_, {}));
 }
 
+// Capacity at least doubles as bytes come, ends at the body's largest size, and is counted before
+// it is taken. (Growing by less than double would make std::string take more than it was asked
+// for.)
+bool Connection::make_room(std::size_t bytes) {
+  const std::size_t size = request_.body.size();
+  const std::size_t size_max =
+      chunks_ ? core_->options.limits.body_bytes_max : size + static_cast<std::size_t>(body_left_);
+  const std::size_t needed = size + std::min(bytes, size_max - size);
+  if (needed <= body_share_.bytes()) return true;
+  std::size_t room = std::max({needed, 2 * body_share_.bytes(), kBodyRoomBytes});
+  if (size_max < 2 * room) room = size_max;
+  if (!body_share_.grow(*core_, room)) return false;
+  request_.body.reserve(room);
+  return true;
+}
+
+void Connection::refuse_for_memory() {
+  ++core_->counters.bodies_over_memory;
+  refuse(
+      {kOverloaded, "the server's memory for request bodies is in use; try again shortly", {}, {}});
+}
+
 void Connection::take_body(std::string_view bytes) {
+  if (!make_room(bytes.size())) {
+    refuse_for_memory();
+    return;
+  }
   if (chunks_) {
     const auto used = chunks_->feed(bytes, request_.body);
     if (!used) {
@@ -190,10 +232,6 @@ void Connection::take_body(std::string_view bytes) {
     in_.append(bytes.substr(*used));
   } else {
     const auto used = static_cast<std::size_t>(std::min<std::uint64_t>(body_left_, bytes.size()));
-    // Room for the whole body is taken only once a good part of it has really come.
-    if (request_.body.size() + used > request_.body.capacity()) {
-      request_.body.reserve(request_.body.size() + static_cast<std::size_t>(body_left_));
-    }
     request_.body.append(bytes.substr(0, used));
     body_left_ -= used;
     if (body_left_ > 0) {
@@ -213,14 +251,14 @@ void Connection::dispatch() {
   ++served_;
   ++core_->counters.requests;
   ++core_->counters.exchanges_now;
-  auto exchange = std::make_unique<Exchange>(self, std::move(request_), head_.version_1_1);
+  auto exchange = std::make_unique<Exchange>(self, std::move(request_), std::move(body_share_),
+                                             head_.version_1_1);
   exchange_ = exchange.get();
   request_ = {};
   read();
   core_->gate.start(core_->handler(std::move(exchange)));
 }
 
-// Answers a request that never became one, and closes.
 void Connection::refuse(const Error& error, int status_override) {
   switch (error.code) {
     case kPayloadTooLarge:
@@ -239,12 +277,21 @@ void Connection::refuse(const Error& error, int status_override) {
   }
   auto response = core_->refusal(error);
   if (status_override != 0) response.status = status_override;
+  if (core_->options.on_refused) {
+    const auto total = core_->clock.now() - request_begun_;
+    core_->options.on_refused({peer_, request_.method, error.code, response.status, total});
+  }
+  answer_and_close(std::move(response));
+}
+
+void Connection::answer_and_close(HttpResponse response) {
   phase_ = Phase::kHandling;
   keep_alive_ = false;
   read_deadline_ = Instant::max();
   body_end_ = Instant::max();
   in_.clear();
   request_ = {};
+  body_share_.give_back();
   chunks_.reset();
   auto head = response_head(*core_, response, true, false);
   write(std::move(head), std::move(response.body), After::kAnswered, nullptr);
@@ -332,7 +379,7 @@ void Connection::exchange_dropped(bool streaming) {
   }
   if (!open()) return;
   if (!streaming && !writing_) {
-    refuse({kInternal, "the request ended without an answer", {}, {}});
+    answer_and_close(core_->refusal({kInternal, "the request ended without an answer", {}, {}}));
     return;
   }
   // No terminating chunk: the client sees that the answer is not whole. What was written before
@@ -382,6 +429,8 @@ void Connection::close(CloseHow how) {
   phase_ = Phase::kClosed;
   if (timer_ != 0) core_->clock.cancel(std::exchange(timer_, 0));
   stream_->close(how);
+  request_ = {};
+  body_share_.give_back();
   --core_->counters.connections_now;
   core_->forget(this);
 }

@@ -71,7 +71,13 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
   void start_body();
   void take_body(std::string_view bytes);
   void dispatch();
+  // Makes room in the body for what `bytes` more of input can add; false when memory for bodies is
+  // used up.
+  bool make_room(std::size_t bytes);
+  void refuse_for_memory();
+  // Answers a request that the handler never got, and tells on_refused.
   void refuse(const Error& error, int status_override = 0);
+  void answer_and_close(HttpResponse response);
   void write_more();
   void written();
   void linger();
@@ -94,7 +100,9 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
   std::string in_;  // received, not consumed: (part of) the next head, pipelined requests
   HeadScan scan_;
   RequestHead head_;
+  Instant request_begun_;  // its first byte
   HttpRequest request_;
+  BodyShare body_share_;
   std::uint64_t body_left_ = 0;
   std::unique_ptr<ChunkDecoder> chunks_;
   bool keep_alive_ = true;
@@ -120,7 +128,8 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
 // The HttpExchange of one request.
 class Exchange final : public HttpExchange {
  public:
-  Exchange(std::shared_ptr<Connection> connection, HttpRequest request, bool chunked_allowed);
+  Exchange(std::shared_ptr<Connection> connection, HttpRequest request, BodyShare body_share,
+           bool chunked_allowed);
   ~Exchange() override;
 
   const HttpRequest& request() const override { return request_; }
@@ -139,6 +148,7 @@ class Exchange final : public HttpExchange {
 
   std::shared_ptr<Connection> connection_;
   HttpRequest request_;
+  BodyShare body_share_;
   bool version_1_1_;
   bool head_only_;
   State state_ = State::kNew;

@@ -31,9 +31,10 @@ std::string response_head(HttpServer::Core& core, const HttpResponse& response, 
 }
 
 Exchange::Exchange(std::shared_ptr<Connection> connection, HttpRequest request,
-                   bool chunked_allowed)
+                   BodyShare body_share, bool chunked_allowed)
     : connection_(std::move(connection)),
       request_(std::move(request)),
+      body_share_(std::move(body_share)),
       version_1_1_(chunked_allowed),
       head_only_(request_.method == "HEAD") {}
 

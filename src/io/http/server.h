@@ -6,17 +6,19 @@
 // event. Malformed input is answered with 400 (413, 431, ... where they fit) through
 // `error_response` and the connection is closed after the answer was taken in.
 //
-// Invariants: memory a connection is bounded by header limit + body limit + one event; the handler
-// sees only complete, valid requests; both Content-Length and Transfer-Encoding, folded headers,
-// NUL and bare CR or LF are refused, so no two parsers can disagree about where a request ends. End
-// of input counts as gone, also a half-close: no HTTP client half-closes before its answer. Errors:
-// start() names the address, certificate or key at fault. Concurrency: shard thread only. Source:
-// RFC 9112; facts/api.md 3.1, 5.6, 5.7. Every limit has a name, a default and a counter.
+// Invariants: memory a connection is bounded by header limit + body limit + one event, and all
+// bodies together, until their exchanges end, by body_memory_max; the handler sees only complete,
+// valid requests; both Content-Length and Transfer-Encoding, folded headers, NUL and bare CR or LF
+// are refused, so no two parsers can disagree about where a request ends. End of input counts as
+// gone, also a half-close: no HTTP client half-closes before its answer. Errors: start() names the
+// address, certificate or key at fault. Concurrency: shard thread only. Source: RFC 9112;
+// facts/api.md 3.1, 5.6, 5.7. Every limit has a name, a default and a counter.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -30,13 +32,24 @@ struct ServerLimits {
   std::size_t header_bytes_max = std::size_t{64} << 10;  // request line included -> 431
   std::size_t header_count_max = 100;                    // -> 431
   std::size_t body_bytes_max = std::size_t{32} << 20;    // -> 413
-  std::size_t connections_max = 4096;                    // -> 503 with retry-after
-  Duration header_timeout = std::chrono::seconds(15);    // first byte to end of head; TLS handshake
-  Duration body_timeout = std::chrono::seconds(30);      // without any new byte of the body
+  // All bodies of the server together, held until their exchanges end -> 503 with retry-after.
+  std::size_t body_memory_max = std::size_t{512} << 20;
+  std::size_t connections_max = 4096;                  // -> 503 with retry-after
+  Duration header_timeout = std::chrono::seconds(15);  // first byte to end of head; TLS handshake
+  Duration body_timeout = std::chrono::seconds(30);    // without any new byte of the body
   Duration body_total_timeout = std::chrono::minutes(10);
   Duration idle_timeout = std::chrono::seconds(75);   // between requests
   Duration write_timeout = std::chrono::seconds(30);  // without the peer taking a byte
   Duration linger_timeout = std::chrono::seconds(2);  // for the peer to take the last answer in
+};
+
+// A request that was answered without the handler: what is known of it, for log and metrics.
+struct RefusedRequest {
+  std::string peer;
+  std::string method;  // empty when no head was read, or a bad one
+  ErrorCode code = ErrorCode::kInternal;
+  int status = 0;
+  Duration total{};  // since its first byte; zero for a connection that was refused
 };
 
 struct ServerOptions {
@@ -48,6 +61,11 @@ struct ServerOptions {
   ServerLimits limits;
   // Formats the server's own refusals. Default: text/plain.
   std::function<HttpResponse(const Error&)> error_response;
+  // Called with the head (no body) of a request that has a body, before that is read. What it
+  // returns is the answer, and the connection closes; it is not told to on_refused.
+  std::function<std::optional<HttpResponse>(const HttpRequest& head)> admit_head;
+  // Called for each answer of the server's own to a request that the handler never got.
+  std::function<void(const RefusedRequest&)> on_refused;
 };
 
 // Totals since start, for /metrics; *_now are current.
@@ -60,6 +78,8 @@ struct ServerCounters {
   std::uint64_t malformed = 0;
   std::uint64_t headers_too_large = 0;
   std::uint64_t bodies_too_large = 0;
+  std::uint64_t bodies_over_memory = 0;  // body_memory_max
+  std::uint64_t body_bytes_now = 0;      // what counts against it
   std::uint64_t header_timeouts = 0;
   std::uint64_t body_timeouts = 0;
   std::uint64_t idle_timeouts = 0;

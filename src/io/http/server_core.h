@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <unordered_set>
+#include <utility>
 
 #include "io/http/message.h"
 #include "io/http/server.h"
@@ -25,6 +26,8 @@ struct HttpServer::Core : std::enable_shared_from_this<Core> {
   // Called by each connection when it has closed.
   void forget(Connection* connection);
   HttpResponse refusal(const Error& error) const;
+  // What is left of body_memory_max.
+  std::size_t body_room() const { return options.limits.body_memory_max - counters.body_bytes_now; }
   // The date header's value; formatted once a second.
   std::string_view date();
 
@@ -45,6 +48,41 @@ struct HttpServer::Core : std::enable_shared_from_this<Core> {
  private:
   std::int64_t date_second_ = 0;
   std::string date_text_;
+};
+
+// What one request's body counts against body_memory_max; given back on destruction.
+// Invariant: the core outlives it.
+class BodyShare {
+ public:
+  BodyShare() = default;
+  BodyShare(BodyShare&& from) noexcept
+      : core_(std::exchange(from.core_, nullptr)), bytes_(std::exchange(from.bytes_, 0)) {}
+  BodyShare& operator=(BodyShare&& from) noexcept {
+    give_back();
+    core_ = std::exchange(from.core_, nullptr);
+    bytes_ = std::exchange(from.bytes_, 0);
+    return *this;
+  }
+  ~BodyShare() { give_back(); }
+
+  std::size_t bytes() const { return bytes_; }
+  // Makes it `bytes` in all; false, with nothing changed, when that does not fit.
+  bool grow(HttpServer::Core& core, std::size_t bytes) {
+    if (bytes - bytes_ > core.body_room()) return false;
+    core_ = &core;
+    core.counters.body_bytes_now += bytes - bytes_;
+    bytes_ = bytes;
+    return true;
+  }
+  void give_back() {
+    if (core_ != nullptr) core_->counters.body_bytes_now -= bytes_;
+    core_ = nullptr;
+    bytes_ = 0;
+  }
+
+ private:
+  HttpServer::Core* core_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace penstock::http

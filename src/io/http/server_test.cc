@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/rng.h"
 #include "io/http/client.h"
@@ -177,6 +178,120 @@ TEST_CASE("malformed requests are refused with 4xx and the connection closes aft
   CHECK(server.until([](const ServerCounters& c) { return c.connections_now == 0; }));
 }
 
+TEST_CASE("what the server refuses by itself is told to on_refused") {
+  ServerOptions options;
+  options.limits.header_bytes_max = 2000;
+  options.limits.body_bytes_max = 100;
+  options.limits.header_timeout = std::chrono::milliseconds(30);
+  std::vector<RefusedRequest> refused;
+  options.on_refused = [&](const RefusedRequest& r) { refused.push_back(r); };
+  TestServer server(std::move(options), [](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    if (exchange->request().path != "/none") co_await echo(std::move(exchange));
+  });
+  const struct {
+    std::string bytes;
+    const char* method;
+    ErrorCode code;
+    int status;
+  } cases[] = {
+      {"GET /\r\n\r\n", "", ErrorCode::kInvalidArgument, 400},
+      {"GET / HTTP/1.1\r\nA: " + std::string(3000, 'x'), "", ErrorCode::kHeadersTooLarge, 431},
+      {post("Content-Length: 101\r\n", ""), "POST", ErrorCode::kPayloadTooLarge, 413},
+      {post("Content-Encoding: gzip\r\nContent-Length: 1\r\n", ""), "POST",
+       ErrorCode::kUnsupportedMediaType, 415},
+      {"GET / HT", "", ErrorCode::kDeadlineExceeded, 408},
+  };
+  std::size_t count = 0;
+  for (const auto& c : cases) {
+    CAPTURE(c.bytes);
+    RawClient client(server.port());
+    REQUIRE(client.send(c.bytes));
+    CHECK(client.read_to_end().starts_with("HTTP/1.1 " + std::to_string(c.status)));
+    const auto all = server.call([&] { return refused; });
+    REQUIRE(all.size() == ++count);
+    CHECK(all.back().peer == "127.0.0.1");
+    CHECK(all.back().method == c.method);
+    CHECK(all.back().code == c.code);
+    CHECK(all.back().status == c.status);
+    CHECK(all.back().total >= Duration{});
+  }
+  // What reached the handler is the handler's to report, answered or not.
+  for (const char* path : {"/echo", "/none"}) {
+    RawClient client(server.port());
+    REQUIRE(client.send("GET " + std::string(path) +
+                        " HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"));
+    client.read_to_end();
+  }
+  CHECK(server.call([&] { return refused.size(); }) == count);
+}
+
+TEST_CASE("a refused head is answered before its body is asked for or read") {
+  ServerOptions options;
+  options.admit_head = [](const HttpRequest& head) -> std::optional<HttpResponse> {
+    if (head.header("authorization") == "yes") return std::nullopt;
+    HttpResponse response;
+    response.status = 401;
+    response.body = head.method + " " + head.path + " needs a key";
+    return response;
+  };
+  TestServer server(std::move(options), echo);
+  RawClient without(server.port());
+  REQUIRE(without.send(post("Content-Length: 10\r\nExpect: 100-continue\r\n", "")));
+  const auto answer = without.read_to_end();
+  CHECK(answer.starts_with("HTTP/1.1 401 "));
+  CHECK(answer.contains("connection: close\r\n"));
+  CHECK(answer.ends_with("POST /echo needs a key"));
+  RawClient with(server.port());
+  REQUIRE(with.send(post("Content-Length: 2\r\nAuthorization: yes\r\n", "ab")));
+  CHECK(with.read_until("POST /echo? ab"));
+  RawClient no_body(server.port());
+  REQUIRE(no_body.send(kGet));
+  CHECK(no_body.read_until("GET /echo? "));
+  CHECK(server.counters().requests == 2);
+}
+
+TEST_CASE("all bodies together fit the memory set aside, and give it back") {
+  OneShot<bool> go;
+  ServerOptions options;
+  options.limits.body_memory_max = 300'000;
+  options.limits.body_bytes_max = 300'000;
+  std::vector<int> refused;
+  options.on_refused = [&](const RefusedRequest& r) { refused.push_back(r.status); };
+  TestServer server(std::move(options), [&](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    if (exchange->request().body.size() == 200'000) co_await go;
+    co_await echo(std::move(exchange));
+  });
+  const std::string large(200'000, 'x');
+  RawClient first(server.port());
+  REQUIRE(first.send(post("Content-Length: 200000\r\n", large)));
+  REQUIRE(server.until([](const ServerCounters& c) { return c.exchanges_now == 1; }));
+  CHECK(server.counters().body_bytes_now == 200'000);
+
+  RawClient announced(server.port());  // refused before any of it has come
+  REQUIRE(announced.send(post("Content-Length: 200000\r\n", "")));
+  CHECK(announced.read_to_end().starts_with("HTTP/1.1 503 "));
+  CHECK(announced.received.contains("retry-after: 1\r\n"));
+  RawClient grown(server.port());  // fits at first
+  REQUIRE(grown.send(
+      post("Transfer-Encoding: chunked\r\n",
+           "186a0\r\n" + large.substr(0, 100'000) + "\r\n186a0\r\n" + large.substr(0, 100'000))));
+  CHECK(grown.read_to_end().starts_with("HTTP/1.1 503 "));
+  RawClient gone(server.port());
+  REQUIRE(gone.send(post("Content-Length: 90000\r\n", large.substr(0, 50'000))));
+  REQUIRE(server.until([](const ServerCounters& c) { return c.body_bytes_now > 200'000; }));
+  gone.close();
+  REQUIRE(server.until([](const ServerCounters& c) { return c.body_bytes_now == 200'000; }));
+  RawClient small(server.port());
+  REQUIRE(small.send(post("Content-Length: 90000\r\n", large.substr(0, 90'000))));
+  CHECK(small.read_until(large.substr(0, 90'000)));
+
+  CHECK(server.counters().bodies_over_memory == 2);
+  CHECK(server.call([&] { return refused; }) == std::vector<int>{503, 503});
+  server.call([&] { go.set(true); });
+  CHECK(first.read_until(large));
+  REQUIRE(server.until([](const ServerCounters& c) { return c.body_bytes_now == 0; }));
+}
+
 TEST_CASE("a body of the limit passes, expect: 100-continue asks for it, HEAD has no body") {
   ServerOptions options;
   options.limits.body_bytes_max = 1 << 20;
@@ -297,6 +412,8 @@ TEST_CASE("slow heads, slow bodies and idle connections are closed and counted")
 TEST_CASE("connections beyond the limit get 503 and retry-after") {
   ServerOptions options;
   options.limits.connections_max = 1;
+  int refused = 0;
+  options.on_refused = [&](const RefusedRequest& r) { refused = r.status; };
   TestServer server(std::move(options), echo);
   RawClient first(server.port());
   REQUIRE(first.send(kGet));
@@ -305,6 +422,7 @@ TEST_CASE("connections beyond the limit get 503 and retry-after") {
   REQUIRE(second.send(kGet));
   CHECK(second.read_to_end().starts_with("HTTP/1.1 503 "));
   CHECK(second.received.contains("retry-after: 1\r\n"));
+  CHECK(server.call([&] { return refused; }) == 503);
   CHECK(server.counters().connections_refused == 1);
 }
 
