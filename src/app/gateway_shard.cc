@@ -218,10 +218,15 @@ bool GatewayShard::drained() const {
 void GatewayShard::join() {
   State* s = state_.get();
   if (!s->thread.joinable()) return;
-  // Cut connections end their handlers; the loop stops when the last task has gone.
+  // What still runs ends with an error; the loop stops when the last task has gone.
   s->clock.post([s] {
-    s->server->cut();
     if (!s->stopping) s->gate.start(s->drain_and_tell());
+    s->gateway.stop_running({ErrorCode::kUnavailable,
+                             "the server is shutting down and could not wait any longer",
+                             {},
+                             {}});
+    // Clients that do not even take the error are cut off.
+    s->clock.call_at(s->clock.now() + std::chrono::seconds(1), [s] { s->server->cut(); });
   });
   const auto finish = [](State* state) -> Task<void> {
     co_await state->gate.drained();

@@ -25,9 +25,11 @@ void block_stop_signals(bool supervised) {
   if (supervised) signal(SIGINT, SIG_IGN);
 }
 
-void wait_for_stop_signal() {
+void wait_for_stop_signal(const std::function<void()>& every_second) {
   const sigset_t set = stop_signals();
-  while (sigwaitinfo(&set, nullptr) < 0) {
+  const timespec second{1, 0};
+  while (sigtimedwait(&set, nullptr, &second) < 0) {
+    if (every_second) every_second();
   }
 }
 

@@ -12,8 +12,8 @@
 namespace penstock {
 
 void block_stop_signals(bool supervised);
-// Returns when a stop signal comes.
-void wait_for_stop_signal();
+// Returns when a stop signal comes; calls `every_second` meanwhile, if there is one.
+void wait_for_stop_signal(const std::function<void()>& every_second = {});
 // Waits until `done` says so (asked every 20 ms), at most `limit`; false on time-out or another
 // signal.
 bool wait_until(const std::function<bool()>& done, Duration limit);

@@ -1,6 +1,7 @@
 // penstock worker: loads the models into embedded engines and serves them over the control plane.
 #include <fmt/format.h>
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <vector>
@@ -60,6 +61,37 @@ Epoch draw_epoch() {
   return Epoch(static_cast<std::uint64_t>(device()) << 32 | device());
 }
 
+// Ends the process when an engine has work and has not finished a step for too long: a stuck engine
+// can't be repaired from inside, but the supervisor starts a new one and the gateways place the
+// requests again.
+class StallWatch {
+ public:
+  void look(const std::vector<EngineLoad>& loads) {
+    ranks_.resize(loads.size());
+    for (std::size_t r = 0; r < loads.size(); ++r) {
+      Rank& rank = ranks_[r];
+      const bool idle = loads[r].running + loads[r].waiting == 0;
+      rank.seconds = idle || loads[r].step != rank.step ? 0 : rank.seconds + 1;
+      rank.step = loads[r].step;
+      if (rank.seconds < kStallSeconds) continue;
+      log_error(
+          "the engine of rank {} has not finished a step for {} s with {} requests running; "
+          "ending this worker",
+          r, rank.seconds, loads[r].running);
+      std::_Exit(error_info(ErrorCode::kInternal).exit_code);
+    }
+  }
+
+ private:
+  // Far above the longest step of an overloaded laptop.
+  static constexpr int kStallSeconds = 60;
+  struct Rank {
+    std::uint64_t step = 0;
+    int seconds = 0;
+  };
+  std::vector<Rank> ranks_;
+};
+
 Result<int> serve_engines(const Options& options) {
   TRY(LoadedEngines loaded, open_engines(options));
   control::EngineServerOptions server_options;
@@ -72,7 +104,8 @@ Result<int> serve_engines(const Options& options) {
   log_info("serving engines at {}", server->address());
   report_ready(options.ready_fd, {0, std::move(loaded.facts)});
 
-  wait_for_stop_signal();
+  StallWatch watch;
+  wait_for_stop_signal([&] { watch.look(server->loads()); });
   std::atomic<bool> empty{false};
   log_info("draining");
   server->drain([&empty] { empty = true; });

@@ -102,12 +102,13 @@ Status read_logprobs(JsonRef body, SamplingParams& out) {
   return {};
 }
 
-Status read_max_tokens(JsonRef body, SamplingParams& out) {
+Status read_max_tokens(JsonRef body, ChatRequest& request) {
   for (const std::string_view name : {"max_tokens", "max_completion_tokens"}) {
     const auto value = optional_member(body, name);
     if (!value) continue;
     TRY(const auto count, read_integer(value, {1, kInt32Max}));
-    out.max_tokens = static_cast<std::uint32_t>(count);  // the second, newer name wins
+    request.sampling.max_tokens = static_cast<std::uint32_t>(count);
+    request.max_tokens_field = name;  // the second, newer name wins
   }
   return {};
 }
@@ -142,7 +143,7 @@ Status read_sampling(JsonRef body, const ChatLimits& limits, ChatRequest& reques
     TRY_STATUS(read_logit_bias(bias, limits, out));
   }
   TRY_STATUS(read_logprobs(body, out));
-  return read_max_tokens(body, out);
+  return read_max_tokens(body, request);
 }
 
 Status read_stop(JsonRef body, const ChatLimits& limits, ChatRequest& request) {

@@ -61,7 +61,8 @@ enum class ReasoningEffort : std::uint8_t {
 struct ChatRequest {
   std::string model;
   Conversation conversation;
-  SamplingParams sampling;  // max_tokens 0 = not given
+  SamplingParams sampling;                           // max_tokens 0 = not given
+  std::string_view max_tokens_field = "max_tokens";  // or "max_completion_tokens": what was sent
   bool has_seed = false;
   bool stream = false;
   bool include_usage = false;

@@ -19,7 +19,9 @@ ChatCompletion::ChatCompletion(GatewayContext& context, HttpExchange& exchange,
       record_(record),
       received_at_(exchange.request().received_at),
       run_(context, received_at_ + context.limits.request_time_max) {
-  exchange.on_disconnect([this] { run_.abandon(); });
+  exchange.on_disconnect([this] {
+    run_.abandon({ErrorCode::kCancelled, "the client closed the connection", {}, {}});
+  });
 }
 
 Task<void> ChatCompletion::run() {
@@ -73,9 +75,25 @@ Status ChatCompletion::admit() {
 
 Task<Status> ChatCompletion::encode() {
   CO_TRY(auto spans, model_->encoding->render(request_.conversation));
+  CO_TRY_STATUS(check_size(spans));
   CO_TRY(prompt_, co_await context_.encoder.encode(*model_->tokenizer, std::move(spans)));
   record_.usage.prompt_tokens = prompt_->size();
   co_return Status{};
+}
+
+// A token stands for so many bytes at most, so a text can be too long before it is encoded.
+Status ChatCompletion::check_size(const std::vector<PromptSpan>& spans) const {
+  std::size_t bytes = 0;
+  for (const PromptSpan& span : spans)
+    bytes += span.kind == SpanKind::kPlain ? span.text.size() : 0;
+  const std::size_t tokens_min = bytes / model_->token_bytes_max;
+  const auto context = context_length(context_.engines.workers(), model_->name);
+  if (!context || tokens_min < *context) return {};
+  return fail(ErrorCode::kContextLengthExceeded,
+              fmt::format("the prompt has {} bytes of text, which is more than {} tokens, but the "
+                          "model's context is {} tokens, answer included; shorten the messages",
+                          bytes, tokens_min, *context),
+              "messages");
 }
 
 Task<Status> ChatCompletion::place_and_submit() {
@@ -109,7 +127,7 @@ Status ChatCompletion::check_length(const ModelDescription& model) {
         fmt::format("{} prompt tokens and {} tokens of answer exceed the model's context of "
                     "{}; ask for at most {}",
                     prompt, max_tokens, model.context_length, room),
-        "max_tokens");
+        std::string(request_.max_tokens_field));
   }
   if (max_tokens == 0) {
     const bool thinks = model_->encoding->thinks(request_.conversation);

@@ -36,11 +36,14 @@ class ChatCompletion {
 
   // Answers the exchange and fills in the record.
   Task<void> run();
+  // Ends the answer with this error as soon as possible; run() then returns.
+  void stop(Error why) { run_.abandon(std::move(why)); }
 
  private:
   Task<Status> serve();
   Status admit();
   Task<Status> encode();
+  Status check_size(const std::vector<PromptSpan>& spans) const;
   Task<Status> place_and_submit();
   Status check_length(const ModelDescription& model);
   Task<Status> generate();

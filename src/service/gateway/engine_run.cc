@@ -28,7 +28,7 @@ Task<Result<Placement>> EngineRun::place(std::string_view model) {
   const Instant give_up =
       std::min(deadline_, context_.clock.now() + context_.limits.worker_wait_max);
   while (true) {
-    if (abandoned_) co_return fail(ErrorCode::kCancelled, "the client closed the connection");
+    if (abandoned_) co_return std::unexpected(*abandoned_);
     auto placement = pick_worker(context_.engines.workers(), model);
     if (placement || context_.clock.now() >= give_up) co_return placement;
     co_await Sleep(context_.clock, context_.limits.worker_wait_step);
@@ -61,7 +61,7 @@ Task<Result<std::optional<EngineOutput>>> EngineRun::next(Instant wake_at) {
   while (true) {
     const Instant until = std::min(wake_at, deadline_);
     std::optional<EngineOutput> output = co_await outputs_.pop(until);
-    if (abandoned_) co_return fail(ErrorCode::kCancelled, "the client closed the connection");
+    if (abandoned_) co_return std::unexpected(*abandoned_);
     if (!output) {
       if (context_.clock.now() >= deadline_) {
         co_return fail(ErrorCode::kDeadlineExceeded,
@@ -94,8 +94,8 @@ Task<Status> EngineRun::move_on(const Error& why) {
   co_return submit(placement, std::move(request_));
 }
 
-void EngineRun::abandon() {
-  abandoned_ = true;
+void EngineRun::abandon(Error why) {
+  if (!abandoned_) abandoned_ = std::move(why);
   release();
   outputs_.close();
 }

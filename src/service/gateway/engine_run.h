@@ -7,7 +7,7 @@
 // text follows, because sampling depends on seed, choice and position only).
 //
 // Invariants: next() yields each token once and in order, over any number of moves.
-// Errors: submit() as EngineClient; next() kDeadlineExceeded, kCancelled after abandon(), the
+// Errors: submit() as EngineClient; next() kDeadlineExceeded, what abandon() gave, the
 // engine's own error, or kUnavailable when the moves are used up.
 // Concurrency: shard thread only.
 #pragma once
@@ -34,8 +34,8 @@ class EngineRun {
   Status submit(const Placement& placement, EngineRequest request);
   // The next output; nullopt when `wake_at` passes first.
   Task<Result<std::optional<EngineOutput>>> next(Instant wake_at);
-  // Nobody wants the answer any more: next() fails with kCancelled, the engine stops.
-  void abandon();
+  // Nobody wants the answer any more: place() and next() fail with `why`, the engine stops.
+  void abandon(Error why);
   // Everything needed has come (a stop string): the engine stops, next() is not called again.
   void stop();
 
@@ -51,7 +51,7 @@ class EngineRun {
   EngineRequest request_;  // `emitted` grows with the outputs
   bool submitted_ = false;
   bool emitted_any_ = false;
-  bool abandoned_ = false;
+  std::optional<Error> abandoned_;
   std::uint32_t moves_ = 0;
   Channel<EngineOutput> outputs_;
 };

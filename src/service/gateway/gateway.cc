@@ -1,6 +1,7 @@
 #include "service/gateway/gateway.h"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -62,6 +63,18 @@ Found find_route(const HttpRequest& request) {
     if (route.method == method) return {&route, *rest, route.method};
   }
   return found;
+}
+
+// The token of a Bearer credential; the scheme's name has no case (RFC 9110). Empty if it is not
+// one.
+std::string_view bearer_token(std::string_view credential) {
+  constexpr std::string_view kBearer = "bearer ";
+  if (credential.size() <= kBearer.size()) return {};
+  for (std::size_t i = 0; i < kBearer.size(); ++i) {
+    const char c = credential[i];
+    if ((c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c) != kBearer[i]) return {};
+  }
+  return credential.substr(kBearer.size());
 }
 
 // Ends the record and reports it when the request's task ends, on every path.
@@ -180,7 +193,9 @@ Task<void> Gateway::chat(HttpExchange& exchange, RequestRecord& record) {
   ++in_flight_;
   {
     ChatCompletion completion(context_, exchange, record);
+    running_.push_back(&completion);
     co_await completion.run();
+    std::erase(running_, &completion);
     // The callback refers to the completion, which ends here.
     exchange.on_disconnect([] {});
   }
@@ -189,13 +204,8 @@ Task<void> Gateway::chat(HttpExchange& exchange, RequestRecord& record) {
 
 Status Gateway::authenticate(const HttpRequest& request, RequestRecord& record) const {
   if (!context_.authenticate) return {};
-  constexpr std::string_view kBearer = "Bearer ";
-  std::string_view given = request.header("authorization");
-  if (given.starts_with(kBearer)) {
-    given.remove_prefix(kBearer.size());
-  } else {
-    given = request.header("x-api-key");
-  }
+  const std::string_view bearer = bearer_token(request.header("authorization"));
+  const std::string_view given = bearer.empty() ? request.header("x-api-key") : bearer;
   if (given.empty()) {
     return fail(ErrorCode::kUnauthenticated,
                 "this server needs an API key; send it as 'Authorization: Bearer KEY'");
@@ -208,15 +218,8 @@ Status Gateway::authenticate(const HttpRequest& request, RequestRecord& record) 
 
 HttpResponse Gateway::models(const HttpRequest&, RequestRecord& record) const {
   std::vector<protocol::ModelCard> cards;
-  for (const auto& served : context_.catalog.models()) {
-    protocol::ModelCard card{served->name, served->created, "penstock", 0};
-    for (const WorkerView& worker : context_.engines.workers()) {
-      for (const ModelDescription& description : worker.description.models) {
-        if (description.name == served->name) card.context_length = description.context_length;
-      }
-    }
-    cards.push_back(std::move(card));
-  }
+  for (const auto& [name, served] : context_.catalog.all_names())
+    cards.push_back(card(name, *served));
   return json_response(protocol::model_list(cards), record);
 }
 
@@ -230,8 +233,12 @@ HttpResponse Gateway::model(std::string_view name, RequestRecord& record) const 
                            {}},
                           record);
   }
-  return json_response(protocol::model_object({std::string(name), served->created, "penstock", 0}),
-                       record);
+  return json_response(protocol::model_object(card(name, *served)), record);
+}
+
+protocol::ModelCard Gateway::card(std::string_view name, const ServedModel& served) const {
+  return {std::string(name), served.created, "penstock",
+          context_length(context_.engines.workers(), served.name).value_or(0)};
 }
 
 HttpResponse Gateway::health(RequestRecord& record) const {
@@ -256,6 +263,13 @@ HttpResponse Gateway::metrics(RequestRecord& record) const {
   HttpResponse response = json_response(context_.metrics_text(), record);
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   return response;
+}
+
+void Gateway::stop_running(const Error& why) {
+  // Stopping one may end it at once, so the list is walked as a copy.
+  for (ChatCompletion* completion : std::vector(running_)) {
+    if (std::ranges::find(running_, completion) != running_.end()) completion->stop(why);
+  }
 }
 
 }  // namespace penstock::gateway

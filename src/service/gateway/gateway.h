@@ -12,11 +12,15 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <vector>
 
+#include "core/protocol/models.h"
 #include "port/http.h"
 #include "service/gateway/context.h"
 
 namespace penstock::gateway {
+
+class ChatCompletion;
 
 class Gateway {
  public:
@@ -27,6 +31,8 @@ class Gateway {
 
   // No new work: chat requests are refused with 503 and /readyz fails; running ones go on.
   void begin_drain() { draining_ = true; }
+  // Ends every running answer with this error: at a drain's time limit.
+  void stop_running(const Error& why);
   std::uint32_t in_flight() const { return in_flight_; }
   // Every model has a worker.
   bool ready() const;
@@ -37,6 +43,7 @@ class Gateway {
   Status authenticate(const HttpRequest& request, RequestRecord& record) const;
   HttpResponse models(const HttpRequest& request, RequestRecord& record) const;
   HttpResponse model(std::string_view name, RequestRecord& record) const;
+  protocol::ModelCard card(std::string_view name, const ServedModel& served) const;
   HttpResponse health(RequestRecord& record) const;
   HttpResponse readiness(RequestRecord& record) const;
   HttpResponse metrics(RequestRecord& record) const;
@@ -44,6 +51,7 @@ class Gateway {
   GatewayContext& context_;
   std::uint32_t in_flight_ = 0;
   bool draining_ = false;
+  std::vector<ChatCompletion*> running_;
 };
 
 }  // namespace penstock::gateway

@@ -305,7 +305,9 @@ TEST_CASE("aliases, model lists, health and metrics") {
   CHECK(rig.last().model == "nano");
   CHECK(rig.last().alias == "chat");
   CHECK(contains(rig.send("GET", "/v1/models")->body, R"("id":"nano")"));
+  CHECK(contains(rig.send("GET", "/v1/models")->body, R"("id":"chat")"));
   CHECK(contains(rig.send("GET", "/v1/models/chat")->body, R"("id":"chat")"));
+  CHECK(contains(rig.send("GET", "/v1/models/chat")->body, R"("context_length":4096)"));
   CHECK(rig.send("GET", "/healthz")->status == 200);
   CHECK(rig.send("GET", "/readyz")->status == 200);
   CHECK(rig.send("HEAD", "/")->status == 200);
@@ -325,7 +327,11 @@ TEST_CASE("with keys configured everything but health needs one") {
   const auto wrong = rig.send("GET", "/v1/models", {}, {{"authorization", "Bearer wrong-key"}});
   CHECK(wrong->status == 401);
   CHECK(!contains(wrong->body, "wrong-key"));
-  CHECK(rig.send("GET", "/v1/models", {}, {{"Authorization", "Bearer right-key"}})->status == 200);
+  for (const char* credential : {"Bearer right-key", "bearer right-key", "BEARER right-key"}) {
+    CHECK(rig.send("GET", "/v1/models", {}, {{"Authorization", credential}})->status == 200);
+  }
+  CHECK(rig.send("GET", "/v1/models", {}, {{"authorization", "Basic right-key"}})->status == 401);
+  CHECK(rig.send("GET", "/v1/models", {}, {{"x-api-key", "right-key"}})->status == 200);
   CHECK(rig.last().key_name == "ci");
 }
 
@@ -339,6 +345,36 @@ TEST_CASE("limits: in flight, and none while draining") {
   rig.emit_text("done", FinishReason::kLength);
   CHECK(first->status == 200);
   CHECK(rig.chat()->status == 503);
+}
+
+TEST_CASE("at the drain's time limit running answers end with an error, not a cut") {
+  Rig rig;
+  const auto stream = rig.chat(R"(,"stream":true)");
+  rig.emit_text("Some");
+  const auto whole = rig.chat();
+  rig.gateway.begin_drain();
+  rig.gateway.stop_running({ErrorCode::kUnavailable, "the server is shutting down", {}, {}});
+  rig.clock.run();
+  CHECK(stream->finished);
+  CHECK(contains(stream->body, "shutting down"));
+  CHECK(!contains(stream->body, "[DONE]"));
+  CHECK(whole->status == 503);
+  CHECK(rig.last().outcome == "unavailable");
+  CHECK(rig.engines.open().empty());
+  CHECK(rig.gateway.in_flight() == 0);
+}
+
+TEST_CASE("a text that can't fit is refused before it is encoded, under the name the client used") {
+  Rig rig;
+  const auto huge = rig.send("POST", "/v1/chat/completions",
+                             R"({"model":"nano","messages":[{"role":"user","content":")" +
+                                 std::string(4 << 20, 'a') + R"("}]})");
+  CHECK(huge->status == 400);
+  CHECK(contains(huge->body, "bytes of text"));
+  CHECK(contains(huge->body, R"("code":"context_length_exceeded")"));
+  CHECK(contains(rig.chat(R"(,"max_completion_tokens":5000)")->body,
+                 R"("param":"max_completion_tokens")"));
+  CHECK(contains(rig.chat(R"(,"max_tokens":5000)")->body, R"("param":"max_tokens")"));
 }
 
 TEST_CASE("tool calls and reasoning reach the client in their own fields") {

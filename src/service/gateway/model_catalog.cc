@@ -2,11 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace penstock::gateway {
 
 Status ModelCatalog::add(ServedModel model) {
   if (by_name_.contains(model.name)) {
     return fail(ErrorCode::kConflict, fmt::format("the model name '{}' is used twice", model.name));
+  }
+  for (TokenId id = 0; id < model.tokenizer->vocab_size(); ++id) {
+    model.token_bytes_max =
+        std::max(model.token_bytes_max, model.tokenizer->token_bytes(id).size());
   }
   models_.push_back(std::make_unique<ServedModel>(std::move(model)));
   by_name_.emplace(models_.back()->name, models_.back().get());

@@ -25,7 +25,8 @@ struct ServedModel {
   std::string name;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const prompt::ChatEncoding> encoding;
-  std::int64_t created = 0;  // seconds since 1970, for GET /v1/models
+  std::int64_t created = 0;         // seconds since 1970, for GET /v1/models
+  std::size_t token_bytes_max = 1;  // of the longest token; set by ModelCatalog::add
 };
 
 class ModelCatalog {
@@ -36,6 +37,10 @@ class ModelCatalog {
   // The model of that name or alias; nullptr for an unknown one. Valid as long as the catalog.
   const ServedModel* find(std::string_view name_or_alias) const;
   const std::vector<std::unique_ptr<ServedModel>>& models() const { return models_; }
+  // Every name and alias with its model, in order of the names.
+  const std::map<std::string, const ServedModel*, std::less<>>& all_names() const {
+    return by_name_;
+  }
   // "nano, chat (= nano)": for error messages.
   std::string names() const;
 

@@ -39,4 +39,14 @@ Result<Placement> pick_worker(std::span<const WorkerView> workers, std::string_v
                                best->in_flight, candidates)};
 }
 
+std::optional<std::uint32_t> context_length(std::span<const WorkerView> workers,
+                                            std::string_view model) {
+  for (const WorkerView& worker : workers) {
+    for (const ModelDescription& description : worker.description.models) {
+      if (description.name == model) return description.context_length;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace penstock::gateway

@@ -8,6 +8,7 @@
 // Concurrency: pure.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,10 @@ struct Placement {
   ModelDescription model;
   std::string reason;  // "worker-0: 3 in flight, fewest of 2"
 };
+
+// The context length of the model on the first worker known to serve it; nullopt for none.
+std::optional<std::uint32_t> context_length(std::span<const WorkerView> workers,
+                                            std::string_view model);
 
 Result<Placement> pick_worker(std::span<const WorkerView> workers, std::string_view model);
 
