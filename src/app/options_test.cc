@@ -16,7 +16,7 @@ namespace {
 Environment environment() {
   Environment e;
   e.home = "/home/ann";
-  e.working_dir = "/work";
+  e.working_dir = "/srv";
   e.executable = "/opt/bin/penstock";
   e.machine.cores = 16;
   e.machine.memory_available = Bytes(std::int64_t{16} << 30);
@@ -96,7 +96,7 @@ TEST_CASE("defaults, automatic values and flags") {
   REQUIRE(set);
   CHECK(set->port == 0);
   CHECK(set->kv_memory == Bytes(std::int64_t{1536} << 20));
-  CHECK(set->models == std::vector<Assignment>{{"nano", "/m"}, {"b", "/work/models/b"}});
+  CHECK(set->models == std::vector<Assignment>{{"nano", "/m"}, {"b", "/srv/models/b"}});
   CHECK(set->data_dir == "/home/ann/d");
   CHECK(set->json);
 }
@@ -269,7 +269,7 @@ TEST_CASE("the data folder without a home") {
   e.home.clear();
   Options options;
   resolve_automatic(options, e);
-  CHECK(options.data_dir == "/work/penstock-data");
+  CHECK(options.data_dir == "/srv/penstock-data");
   e.data_home = "/data";
   options = {};
   resolve_automatic(options, e);
