@@ -15,13 +15,15 @@ while IFS= read -r source; do
   binary=$(find build/fuzz -type f -name "$name" -perm -u+x | head -n 1)
   [ -n "$binary" ] || { echo "fuzz: $name is not built" >&2; exit 1; }
   corpus=tests/corpus/${name%_fuzz}
+  if [ -z "$(find "$corpus" -type f -print -quit 2>/dev/null)" ]; then
+    echo "fuzz: $name has no inputs to start from: add at least one file to $corpus/" >&2
+    exit 1
+  fi
   scratch=build/fuzz/corpus/$name
   mkdir -p "$scratch"
-  seeds=()
-  [ -d "$corpus" ] && seeds+=("$corpus")
   count=$((count + 1))
   if output=$("$binary" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -max_len=65536 \
-      -artifact_prefix="$crashes/$name-" -print_final_stats=1 "$scratch" "${seeds[@]}" 2>&1); then
+      -artifact_prefix="$crashes/$name-" -print_final_stats=1 "$scratch" "$corpus" 2>&1); then
     runs=$(grep -o 'number_of_executed_units: [0-9]*' <<<"$output" | grep -o '[0-9]*$' || echo '?')
     echo "fuzz: $name ok, $runs inputs in $seconds s"
   else
