@@ -17,7 +17,8 @@ import sys
 # These are read when the libraries load: no spinning next to busy neighbours, no page faults per tensor.
 _SETTINGS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0",
              "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "8589934592", "MALLOC_ARENA_MAX": "1",
-             "MALLOC_TOP_PAD_": "268435456"}
+             "MALLOC_TOP_PAD_": "268435456", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8192",
+             "OPENBLAS_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "SKYLAKEX"}
 if any(os.environ.get(k) != v for k, v in _SETTINGS.items()):
     os.environ.update(_SETTINGS)
     os.execv(sys.executable, [sys.executable] + sys.argv)
@@ -32,19 +33,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
 
-from nano import batches, evaluate, export, make_golden, model as model_, optimizer, vocabulary
+from nano import batches, evaluate, export, make_golden, model as model_, optimizer, start, vocabulary
 from nano.bpe import Tokenizer
 
 MODELS = Path(__file__).resolve().parent.parent / "models" / "nano"
-WARM_UP_STEPS, DECAY_SHARE, FINAL_LR = 150, 0.35, 0.02
+WARM_UP_STEPS, HIGH, START_DECAY, FINAL_LR = 100, 0.40, 0.6, 0.02
 MUON_LR, ADAM_LR = 0.02, 3e-3
 
 
 def learning_rate(number, progress):
-    """Warm-up, constant, linear decay: the factor on both rates."""
-    warm = min(1.0, (number + 1) / WARM_UP_STEPS)
-    left = max(0.0, min(1.0, (1 - progress) / DECAY_SHARE))
-    return warm * (FINAL_LR + (1 - FINAL_LR) * left)
+    """Warm-up, constant for HIGH of the time, then linear from START_DECAY down: the factor on both rates."""
+    if progress < HIGH:
+        return min(1.0, (number + 1) / WARM_UP_STEPS)
+    return FINAL_LR + (START_DECAY - FINAL_LR) * max(0.0, 1 - progress) / (1 - HIGH)
 
 
 def balance(net, loads, progress):
@@ -74,28 +75,29 @@ class Shared:
         for bias in net.biases.values():
             bias.share_memory_()
         self.losses = torch.zeros(workers).share_memory_()
+        self.weights = torch.zeros(workers).share_memory_()      # loss weight of each part of the batch
         self.command = torch.zeros(8, dtype=torch.float64).share_memory_()
         self.barrier = torch.multiprocessing.get_context("fork").Barrier(workers)
 
 
 def work(rank, net, muon, adam, shared, tokenizer, rng, command, batch):
-    """One step of one worker. command: (step number, progress, copies, rate factor)."""
-    number, progress, copies, factor = int(command[0]), command[1], bool(command[2]), command[3]
-    now = batches.stage(progress, copies)
-    data = batches.step(rng, tokenizer, now, number * shared.workers + rank, batch // shared.workers)
+    """One step of one worker. command: (step number, progress, rate factor)."""
+    number, progress, factor = int(command[0]), command[1], command[2]
+    data = batches.step(rng, tokenizer, batches.stage(progress), number, batch // shared.workers)
     ids, positions, groups, wanted, targets, weights = data
     loss = model_.cross_entropy(net(ids, positions, groups, wanted), targets, weights)
     loss.backward()
-    shared.losses[rank] = loss.item()
+    weight = float(weights.sum())
+    shared.losses[rank], shared.weights[rank] = loss.item(), weight
     named, mine, at = net.parameters_, shared.gradients[rank], 0
     for p in named.values():
         view = mine[at:at + p.numel()].view(p.shape)
-        view.copy_(p.grad) if p.grad is not None else view.zero_()
+        torch.mul(p.grad, weight, out=view) if p.grad is not None else view.zero_()
         at += p.numel()
     for name, loads in net.loads.items():
         shared.loads[name][rank] = loads.float()
     shared.barrier.wait()
-    mean = shared.gradients.sum(0).div_(shared.workers)
+    mean = shared.gradients.sum(0).div_(shared.weights.sum())
     scale = min(1.0, 1.0 / (mean.norm().item() + 1e-6))
     mean.mul_(scale)
     at = 0
@@ -121,10 +123,10 @@ def helper(rank, net, optimizers, shared, tokenizer, args, seed):
         while True:
             shared.barrier.wait()
             command = shared.command.tolist()
-            if command[4]:
+            if command[3]:
                 save_part(args.out, rank, *optimizers)
                 shared.barrier.wait()
-            elif command[5]:
+            elif command[4]:
                 return
             else:
                 work(rank, net, *optimizers, shared, tokenizer, rng, command, args.batch)
@@ -142,8 +144,9 @@ def train(args):
     args.out.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.load(args.tokenizer)
     net = model_.Model(model_.CONFIG, torch.Generator().manual_seed(args.seed))
+    start.build(net, tokenizer, torch.Generator().manual_seed(args.seed))
     optimizers = [optimizer.build(net, rank, args.threads) for rank in range(args.threads)]
-    state = {"step": 0, "tokens": 0, "seconds": 0.0, "curve": [], "copies": False}
+    state = {"step": 0, "tokens": 0, "seconds": 0.0, "curve": []}
     if args.resume:
         saved = torch.load(args.out / "state.pt")
         state = saved["state"]
@@ -165,8 +168,8 @@ def train(args):
     losses, window = [], (state["seconds"], state["tokens"])
 
     def order(**fields):
-        keys = ("step", "progress", "copies", "factor", "save", "stop")
-        shared.command[:6] = torch.tensor([float(fields.get(k, 0)) for k in keys], dtype=torch.float64)
+        keys = ("step", "progress", "factor", "save", "stop")
+        shared.command[:5] = torch.tensor([float(fields.get(k, 0)) for k in keys], dtype=torch.float64)
         shared.barrier.wait()
 
     def save():
@@ -182,9 +185,9 @@ def train(args):
         began = time.monotonic()
         progress = state["seconds"] / total
         factor = learning_rate(state["step"], progress)
-        order(step=state["step"], progress=progress, copies=state["copies"], factor=factor)
+        order(step=state["step"], progress=progress, factor=factor)
         tokens = work(0, net, *optimizers[0], shared, tokenizer, rng, shared.command.tolist(), args.batch)
-        losses.append(shared.losses.mean().item())
+        losses.append(float((shared.losses * shared.weights).sum() / shared.weights.sum()))
         state["step"] += 1
         state["tokens"] += tokens * args.threads
         state["seconds"] += time.monotonic() - began
@@ -195,10 +198,9 @@ def train(args):
                   f"{state['tokens'] / 1e6:6.2f} M tokens  loss {sum(losses) / len(losses):.4f}  "
                   f"lr {factor:.3f}  {tokens / seconds:6.0f} tok/s", flush=True)
             losses = []
-            if not state["copies"]:
-                score = evaluate.teacher_forced(net, tokenizer, 50, ["copy"])["copy"]
-                state["copies"] = score >= 35
-                print(f"        copy {score} %", flush=True)
+            if state["step"] <= 600 and state["step"] % 100 == 0:
+                print("       ", json.dumps(evaluate.teacher_forced(
+                    net, tokenizer, 40, ["copy", "recall", "memory", "json"])), flush=True)
         if state["seconds"] - evaluated_at > 60 * args.evaluate_every or state["seconds"] >= total:
             evaluated_at = state["seconds"]
             scores = evaluate.teacher_forced(net, tokenizer)
@@ -225,7 +227,7 @@ def main():
     p.add_argument("--resume", action="store_true", help="continue from state.pt in --out")
     p.add_argument("--threads", type=int, default=2, help="worker processes of one thread each")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--batch", type=int, default=4096, help="tokens of short conversations a step")
+    p.add_argument("--batch", type=int, default=3072, help="tokens of short conversations a step")
     p.add_argument("--evaluate-every", type=float, default=5, help="minutes between checks on held-out items")
     p.add_argument("--save-every", type=float, default=3, help="minutes between saves")
     p.add_argument("--tokenizer", type=Path, default=MODELS / "tokenizer.json")

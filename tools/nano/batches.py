@@ -18,30 +18,28 @@ class Stage:
     thinking: float
     many: float       # share of recall with 8-24 facts
     medium: float     # share of recall with a prompt of 300-1,000 tokens
+    gaps: float       # share of recall, memory and tool conversations with gaps between positions
     long_every: int   # one long conversation every so many steps; 0: none
     long_tokens: tuple
-    drill: bool = False   # copies are long lists
 
 
-def stage(progress, copies):
-    """copies: whether the model has learnt to copy, which everything else waits for."""
-    if not copies:
-        return Stage(mix.DRILL, 0.0, (1, 3), 0.0, 0.0, 0.0, 0, (0, 0), True)
+def stage(progress):
+    if progress < 0.06:
+        return Stage(mix.START, 0.0, (1, 4), 0.0, 0.0, 0.0, 0.0, 0, (0, 0))
     if progress < 0.15:
-        return Stage(mix.START, 0.5, (1, 5), 0.03, 0.0, 0.0, 0, (0, 0))
-    if progress < 0.30:
-        return Stage(mix.FINAL, 0.5, (1, 8), 0.07, 0.10, 0.02, 0, (0, 0))
+        return Stage(mix.START, 0.5, (1, 5), 0.03, 0.03, 0.0, 0.2, 0, (0, 0))
+    if progress < 0.35:
+        return Stage(mix.FINAL, 0.5, (1, 8), 0.05, 0.08, 0.02, 0.4, 0, (0, 0))
     if progress < 0.60:
-        return Stage(mix.FINAL, 0.5, (1, 8), 0.07, 0.12, 0.03, 6, (800, 2000))
-    return Stage(mix.FINAL, 0.5, (1, 8), 0.07, 0.10, 0.03, 3, (1000, 4150))
+        return Stage(mix.LAST, 0.5, (1, 8), 0.08, 0.08, 0.03, 0.4, 10, (600, 2000))
+    return Stage(mix.LAST, 0.5, (1, 8), 0.08, 0.08, 0.02, 0.4, 6, (1200, 4150))
 
 
 def conversation(rng, now):
     """A short conversation of the stage."""
     skill = rng.choices(list(now.shares), weights=now.shares.values())[0]
-    questions = {"recall": 6, "not_told": 6, "add": 6, "tool": 8}.get(skill, 5)
-    level = Level(made_up=now.made_up, questions=questions, facts=now.facts, thinking=now.thinking,
-                  drill=now.drill)
+    questions = {"recall": 6, "not_told": 6, "add": 8}.get(skill, 5)
+    level = Level(made_up=now.made_up, questions=questions, facts=now.facts, thinking=now.thinking)
     if skill in ("recall", "not_told"):
         chance = rng.random()
         if chance < now.many:
@@ -125,6 +123,7 @@ def step(rng, tokenizer, now, number, budget):
         ids, kinds = ids[:CONTEXT], kinds[:CONTEXT]
         positions = skipped_positions(rng, kinds) if rng.random() < 0.3 else list(range(len(ids)))
         rows.append((ids, kinds, positions))
+        budget //= 3
     while total < budget:
         talk = conversation(rng, now)
         ids, kinds = encoding.encode(tokenizer, talk, split=rng.random() < 0.2,
@@ -133,7 +132,7 @@ def step(rng, tokenizer, now, number, budget):
             continue
         if total + len(ids) > budget and total > 0.9 * budget:
             break
-        gaps = not now.drill and talk["skill"] in ("recall", "not_told", "memory", "tool") and rng.random() < 0.5
+        gaps = talk["skill"] in ("recall", "not_told", "memory", "tool") and rng.random() < now.gaps
         rows.append((ids, kinds, skipped_positions(rng, kinds) if gaps else list(range(len(ids)))))
         total += len(ids)
     starts, ids, positions, groups = pack(rows)

@@ -10,11 +10,12 @@ SKILLS = {
     "sort": skills.sort, "count": skills.count, "copy": skills.copy, "json": skills.json_fields,
     "greet": skills.greet, "tool": tools.tool,
 }
-DRILL = {"copy": 45, "recall": 35, "memory": 10, "greet": 2, "not_told": 2, "count": 3, "json": 3}
-START = {"recall": 38, "copy": 27, "memory": 12, "add": 7, "sort": 3, "count": 3, "not_told": 2,
-         "json": 4, "tool": 3, "greet": 2}
-FINAL = {"recall": 20, "copy": 12, "memory": 8, "add": 16, "sort": 12, "count": 5, "not_told": 8,
-         "json": 10, "tool": 7, "greet": 2}
+START = {"recall": 38, "copy": 27, "memory": 12, "add": 8, "sort": 4, "count": 3, "not_told": 2,
+         "json": 4, "tool": 2, "greet": 2}
+FINAL = {"recall": 24, "copy": 13, "memory": 7, "add": 16, "sort": 13, "count": 4, "not_told": 8,
+         "json": 8, "tool": 4, "greet": 2}
+LAST = {"recall": 24, "copy": 11, "memory": 5, "add": 26, "sort": 14, "count": 5, "not_told": 9,
+        "json": 4, "tool": 3, "greet": 2}
 
 
 def draw(rng, shares, level):

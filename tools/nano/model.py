@@ -216,7 +216,7 @@ class _Experts(torch.autograd.Function):
     library generates code for every new shape, which costs more than the padding.
     """
 
-    ROWS = 64
+    ROWS = 32
 
     @staticmethod
     def forward(ctx, x, experts, weights, gate_up, down):
@@ -416,33 +416,7 @@ class Model(torch.nn.Module):
         add("lm_head.weight", vocab, d)
         for name, parameter in self.parameters_.items():
             self.register_parameter(name.replace(".", "/"), parameter)
-        self._look_back()
         self.loads = {}          # tokens per expert of the last step, by name of the layer's bias
-
-    @torch.no_grad()
-    def _look_back(self, share=0.6, strength=10.0, pairs=4):
-        """Starts head 0 of layer 0 as one that attends to the previous token.
-
-        Copying needs such a head, and finding it by chance is most of the plateau at the start of training.
-        All embeddings get a common direction; from it query and key take, in the fastest `pairs` rotary
-        pairs, vectors whose product peaks at distance one: strength * sum of cos(frequency * (distance - 1)).
-        """
-        c, P = self.config, self.parameters_
-        d, nope, rope = c["hidden_size"], c["qk_nope_head_dim"], c["qk_rope_head_dim"]
-        common = torch.ones(d)
-        common[1::2] = -1
-        P["model.embed_tokens.weight"] += 0.04 * share * common
-        along = math.sqrt(d) * share / math.sqrt(1 + share * share)      # of a normed embedding
-        size = math.sqrt(strength * math.sqrt(nope + rope)) / along
-        unit = common / math.sqrt(d)
-        key = P["model.layers.0.self_attn.kv_a_proj_with_mqa.weight"]
-        query = P["model.layers.0.self_attn.q_proj.weight"]
-        for pair in range(pairs):
-            frequency = c["rope_theta"] ** (-2 * pair / rope)
-            row = c["kv_lora_rank"] + 2 * pair
-            key[row], key[row + 1] = size * unit, 0
-            query[nope + 2 * pair] = size * math.cos(-frequency) * unit
-            query[nope + 2 * pair + 1] = size * math.sin(-frequency) * unit
 
     def forward(self, ids, positions, groups, wanted):
         """Logits (bf16) at the flat indices `wanted`.

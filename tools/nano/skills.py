@@ -27,7 +27,6 @@ class Level:
     facts: tuple = (1, 8)         # facts planted
     tokens: int = 0               # fill the prompt up to about so many tokens; 0: little filler
     thinking: float = 0.0         # share of conversations in thinking mode
-    drill: bool = False           # long lists to copy: the quickest way to attention that copies
     held_out: bool = False        # draw sums from the held-out pairs
 
 
@@ -309,12 +308,6 @@ def count(rng, level):
 # --- Text ------------------------------------------------------------------------------------------
 
 def copied_text(rng, level):
-    if level.drill:
-        pool = rng.choice((words.NAMES, words.THINGS + words.ANIMALS, words.CITIES + words.FOODS,
-                           words.PLACES + words.COLOURS + words.JOBS))
-        if rng.random() < 0.3:
-            return " ".join(digits(rng, rng.randint(2, 6)) for _ in range(rng.randint(2, 8)))
-        return " ".join(rng.choice(pool) for _ in range(rng.randint(6, 30)))
     kind = rng.random()
     word = lambda: rng.choice(rng.choice((words.THINGS, words.ANIMALS, words.NAMES, words.CITIES,
                                           words.COLOURS, words.FOODS, words.PLACES, words.VERBS)))
