@@ -107,8 +107,8 @@ Status split(const CommandInfo& command, std::vector<std::string> arguments,
     words.push_back(extra);
   }
   for (auto& entry : given) {
-    if (std::holds_alternative<bool Options::*>(entry.row->field) && entry.option->count() > 0)
-      entry.values = {entry.option->as<bool>() ? "true" : "false"};
+    const bool is_flag = std::holds_alternative<bool Options::*>(entry.row->field);
+    if (is_flag && entry.option->count() > 0) entry.values = {entry.option->results().back()};
   }
   if (!help && words.size() > command.words_max)
     return usage_error(command,

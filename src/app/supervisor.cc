@@ -34,10 +34,16 @@ SteadyTime now() {
 class Signals {
  public:
   Signals() {
+    // A reader of our log that goes away must not end the service.
+    ::signal(SIGPIPE, SIG_IGN);
     sigset_t wanted;
     ::sigemptyset(&wanted);
-    for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGCHLD})
+    for (const int number : {SIGTERM, SIGINT, SIGCHLD})
       ::sigaddset(&wanted, number);
+    // Under nohup a hang-up is ignored, and stays so.
+    struct sigaction hang_up{};
+    if (::sigaction(SIGHUP, nullptr, &hang_up) == 0 && hang_up.sa_handler != SIG_IGN)
+      ::sigaddset(&wanted, SIGHUP);
     ::sigprocmask(SIG_BLOCK, &wanted, &before_);
     fd_ = ::signalfd(-1, &wanted, SFD_NONBLOCK | SFD_CLOEXEC);
   }

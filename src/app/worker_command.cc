@@ -11,6 +11,7 @@
 #include "app/ready.h"
 #include "app/stop_signal.h"
 #include "io/control/engine_server.h"
+#include "io/files/machine.h"
 #include "io/telemetry/log.h"
 
 namespace penstock {
@@ -31,6 +32,13 @@ struct LoadedEngines {
 // Opens one engine per model; the KV memory is shared out evenly.
 Result<LoadedEngines> open_engines(const Options& options) {
   TRY(const engine::KvDtype dtype, kv_dtype(options.kv_dtype));
+  const Bytes memory = read_machine().memory_total;
+  if (memory.value > 0 && options.kv_memory > memory) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--kv-memory is {} MiB, but this machine has {} MiB; give less",
+                            options.kv_memory.value >> 20, memory.value >> 20),
+                "kv_memory");
+  }
   LoadedEngines loaded;
   for (const Assignment& model : options.models) {
     engine::EngineOptions wanted;

@@ -78,8 +78,10 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   for (std::uint32_t i = 0; i < options.threads; ++i) {
     state->samplers.emplace_back(table, config.vocab_size);
   }
-  state->description = {options.model_name, options.checkpoint_dir, options.context_length,
-                        config.vocab_size, true};
+  // What one request can use at most: a pool may be smaller than the model's context.
+  const std::uint32_t usable = std::min(options.context_length, blocks * kBlockTokens);
+  state->description = {options.model_name, options.checkpoint_dir, usable, config.vocab_size,
+                        true};
   state->options = std::move(options);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }

@@ -47,7 +47,7 @@ std::string timestamp(std::int64_t unix_milliseconds) {
 }
 
 Result<int> open_for_append(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0640);
   if (fd >= 0) return fd;
   return fail(ErrorCode::kIo, fmt::format("cannot open the access log {}: {}", path,
                                           std::generic_category().message(errno)));

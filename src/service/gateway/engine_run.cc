@@ -86,8 +86,11 @@ Task<Result<std::optional<EngineOutput>>> EngineRun::next(Instant wake_at) {
 Task<Status> EngineRun::move_on(const Error& why) {
   submitted_ = false;  // an error output is the last one
   const bool resumable = request_.sampling.choices == 1 || !emitted_any_;
-  if (why.code != ErrorCode::kUnavailable || !resumable || moves_ >= context_.limits.moves_max) {
-    co_return std::unexpected(why);
+  if (why.code != ErrorCode::kUnavailable) co_return std::unexpected(why);
+  if (!resumable || moves_ >= context_.limits.moves_max) {
+    // Where the worker was and how it failed is for the log, not for the client.
+    co_return fail(ErrorCode::kUnavailable,
+                   "the worker that served this request failed; try again");
   }
   ++moves_;
   CO_TRY(const Placement placement, co_await place(request_.model));

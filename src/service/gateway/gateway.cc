@@ -65,16 +65,31 @@ Found find_route(const HttpRequest& request) {
   return found;
 }
 
+// `prefix` is in lower case.
+bool starts_with_any_case(std::string_view text, std::string_view prefix) {
+  if (text.size() < prefix.size()) return false;
+  for (std::size_t i = 0; i < prefix.size(); ++i) {
+    const char c = text[i];
+    if ((c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c) != prefix[i]) return false;
+  }
+  return true;
+}
+
 // The token of a Bearer credential; the scheme's name has no case (RFC 9110). Empty if it is not
 // one.
 std::string_view bearer_token(std::string_view credential) {
   constexpr std::string_view kBearer = "bearer ";
-  if (credential.size() <= kBearer.size()) return {};
-  for (std::size_t i = 0; i < kBearer.size(); ++i) {
-    const char c = credential[i];
-    if ((c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c) != kBearer[i]) return {};
-  }
-  return credential.substr(kBearer.size());
+  return starts_with_any_case(credential, kBearer) ? credential.substr(kBearer.size())
+                                                   : std::string_view();
+}
+
+// Only this type: a browser sends no other page's request with it unasked, so a web page can't use
+// a server without keys on this machine.
+bool is_json(std::string_view content_type) {
+  constexpr std::string_view kJson = "application/json";
+  if (!starts_with_any_case(content_type, kJson)) return false;
+  const std::string_view rest = content_type.substr(kJson.size());
+  return rest.empty() || rest.front() == ';' || rest.front() == ' ';
 }
 
 // Ends the record and reports it when the request's task ends, on every path.
@@ -101,46 +116,63 @@ class RecordGuard {
 
 Task<void> Gateway::handle(std::unique_ptr<HttpExchange> exchange) {
   const HttpRequest& request = exchange->request();
+  RequestRecord record = begin_record(request);
+  const RecordGuard guard(context_, record, request.received_at);
+  co_await dispatch(*exchange, record);
+}
+
+std::optional<HttpResponse> Gateway::refuse_head(const HttpRequest& head) {
+  RequestRecord record = begin_record(head);
+  std::optional<HttpResponse> response = refuse(head, record);
+  if (!response && find_route(head).route->access == Access::kPublic) {
+    const std::string message = fmt::format("{} {} takes no body", head.method, record.route);
+    response = error_response({ErrorCode::kInvalidArgument, message, {}, {}}, record);
+  }
+  if (response) const RecordGuard guard(context_, record, head.received_at);
+  return response;
+}
+
+RequestRecord Gateway::begin_record(const HttpRequest& request) {
   RequestRecord record;
   const std::string_view wanted_id = request.header("x-request-id");
   record.request_id = protocol::request_id_is_safe(wanted_id) ? std::string(wanted_id)
                                                               : "req-" + random_name(context_.rng);
   record.peer = request.peer;
   record.method = request.method;
-  const RecordGuard guard(context_, record, request.received_at);
-  co_await dispatch(*exchange, record);
+  return record;
+}
+
+std::optional<HttpResponse> Gateway::refuse(const HttpRequest& request,
+                                            RequestRecord& record) const {
+  const Found found = find_route(request);
+  if (found.route != nullptr) {
+    record.route = found.route->pattern;
+    if (found.route->access == Access::kPublic) return std::nullopt;
+    const Status known = authenticate(request, record);
+    if (known) return std::nullopt;
+    HttpResponse response = error_response(known.error(), record);
+    response.headers.push_back({"www-authenticate", "Bearer"});
+    return response;
+  }
+  record.route = "unknown";
+  if (!found.allowed.empty()) {
+    const std::string message = fmt::format("{} takes {}, not {}", printable_name(request.path),
+                                            found.allowed, request.method);
+    HttpResponse response = error_response({ErrorCode::kMethodNotAllowed, message, {}, {}}, record);
+    response.headers.push_back({"allow", std::string(found.allowed)});
+    return response;
+  }
+  const std::string message =
+      fmt::format("there is no {} {}; the API is under /v1/ (docs/protocol/api.md)", request.method,
+                  printable_name(request.path));
+  return error_response({ErrorCode::kNotFound, message, {}, {}}, record);
 }
 
 Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
   const HttpRequest& request = exchange.request();
-  const Found found = find_route(request);
-  std::optional<HttpResponse> response;
-  if (found.route == nullptr) {
-    record.route = "unknown";
-    Error error{ErrorCode::kNotFound,
-                fmt::format("there is no {} {}; the API is under /v1/ (docs/protocol/api.md)",
-                            request.method, printable_name(request.path)),
-                {},
-                {}};
-    if (!found.allowed.empty()) {
-      error = {ErrorCode::kMethodNotAllowed,
-               fmt::format("{} takes {}, not {}", printable_name(request.path), found.allowed,
-                           request.method),
-               {},
-               {}};
-    }
-    response = error_response(error, record);
-    if (!found.allowed.empty()) response->headers.push_back({"allow", std::string(found.allowed)});
-  } else {
-    record.route = found.route->pattern;
-    if (found.route->access == Access::kWithKey) {
-      if (const Status known = authenticate(request, record); !known) {
-        response = error_response(known.error(), record);
-        response->headers.push_back({"www-authenticate", "Bearer"});
-      }
-    }
-  }
+  std::optional<HttpResponse> response = refuse(request, record);
   if (!response) {
+    const Found found = find_route(request);
     switch (found.route->id) {
       case RouteId::kChat:
         co_await chat(exchange, record);
@@ -170,8 +202,7 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
 
 Task<void> Gateway::chat(HttpExchange& exchange, RequestRecord& record) {
   std::optional<Error> refusal;
-  const std::string_view type = exchange.request().header("content-type");
-  if (!type.empty() && type.find("json") == std::string_view::npos) {
+  if (!is_json(exchange.request().header("content-type"))) {
     refusal = Error{ErrorCode::kUnsupportedMediaType,
                     "send the body with the header 'content-type: application/json'",
                     {},
@@ -179,8 +210,9 @@ Task<void> Gateway::chat(HttpExchange& exchange, RequestRecord& record) {
   } else if (draining_) {
     refusal = Error{ErrorCode::kUnavailable, "this gateway is shutting down; try again", {}, {}};
   } else if (in_flight_ >= context_.limits.in_flight_max) {
+    record.limit = "limits.in_flight";
     refusal = Error{ErrorCode::kOverloaded,
-                    fmt::format("{} requests are in flight, which is the limit (in_flight_max); "
+                    fmt::format("{} requests are in flight, which is the limit (limits.in_flight); "
                                 "try again shortly",
                                 in_flight_),
                     {},
@@ -206,6 +238,7 @@ Status Gateway::authenticate(const HttpRequest& request, RequestRecord& record) 
   if (!context_.authenticate) return {};
   const std::string_view bearer = bearer_token(request.header("authorization"));
   const std::string_view given = bearer.empty() ? request.header("x-api-key") : bearer;
+  record.key_given = !given.empty();
   if (given.empty()) {
     return fail(ErrorCode::kUnauthenticated,
                 "this server needs an API key; send it as 'Authorization: Bearer KEY'");

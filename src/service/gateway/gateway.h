@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -28,6 +29,9 @@ class Gateway {
 
   // The HttpHandler of this shard.
   Task<void> handle(std::unique_ptr<HttpExchange> exchange);
+  // The answer to a request with a body that is refused whatever the body says: no such route, no
+  // valid key, no body wanted. Reported like a handled one; nullopt when the body must be read.
+  std::optional<HttpResponse> refuse_head(const HttpRequest& head);
 
   // No new work: chat requests are refused with 503 and /readyz fails; running ones go on.
   void begin_drain() { draining_ = true; }
@@ -38,6 +42,9 @@ class Gateway {
   bool ready() const;
 
  private:
+  RequestRecord begin_record(const HttpRequest& request);
+  // The answer for an unknown route or method, or a missing or wrong key; fills in the route.
+  std::optional<HttpResponse> refuse(const HttpRequest& request, RequestRecord& record) const;
   Task<void> dispatch(HttpExchange& exchange, RequestRecord& record);
   Task<void> chat(HttpExchange& exchange, RequestRecord& record);
   Status authenticate(const HttpRequest& request, RequestRecord& record) const;

@@ -81,6 +81,9 @@ struct Rig {
     request.path = std::move(path);
     request.body = std::move(body);
     request.headers = std::move(headers);
+    if (request.method == "POST" && request.header("content-type").empty()) {
+      request.headers.push_back({"Content-Type", "application/json"});
+    }
     request.received_at = clock.now();
     auto answered = std::make_shared<Answered>();
     gate.start(gateway.handle(std::make_unique<FakeExchange>(std::move(request), answered)));
@@ -219,6 +222,7 @@ TEST_CASE("with no worker left a stream ends with an error event, a request with
   rig.engines.kill(0);
   rig.clock.advance(std::chrono::seconds(11));
   CHECK(contains(stream->body, R"(data: {"error":)"));
+  CHECK(!contains(stream->body, "is gone"));
   CHECK(!contains(stream->body, "[DONE]"));
   CHECK(!contains(stream->body, R"("finish_reason":"stop")"));
   CHECK(stream->finished);
@@ -335,11 +339,71 @@ TEST_CASE("with keys configured everything but health needs one") {
   CHECK(rig.last().key_name == "ci");
 }
 
+TEST_CASE("a head is refused before its body only when no body could help, and is reported") {
+  Rig rig;
+  rig.context.authenticate = [](std::string_view key) -> std::optional<std::string> {
+    if (key == "right-key") return "ci";
+    return std::nullopt;
+  };
+  struct Case {
+    const char* method;
+    const char* path;
+    const char* key;
+    int status;  // 0: not refused
+    const char* outcome;
+    bool key_given;
+  };
+  for (const Case& c : {
+           Case{"POST", "/v1/chat/completions", "", 401, "unauthenticated", false},
+           Case{"POST", "/v1/chat/completions", "wrong-key", 401, "unauthenticated", true},
+           Case{"POST", "/v1/chat/completions", "right-key", 0, "", true},
+           Case{"GET", "/v1/models", "right-key", 0, "", true},
+           Case{"POST", "/v1/nothing", "", 404, "not_found", false},
+           Case{"PUT", "/healthz", "", 405, "method_not_allowed", false},
+           Case{"GET", "/healthz", "", 400, "invalid_argument", false},
+       }) {
+    CAPTURE(c.path);
+    CAPTURE(c.key);
+    HttpRequest head;
+    head.method = c.method;
+    head.path = c.path;
+    head.peer = "10.0.0.9";
+    if (*c.key != 0) head.headers = {{"x-api-key", c.key}};
+    const auto before = rig.recorder.records.size();
+    const auto response = rig.gateway.refuse_head(head);
+    REQUIRE(response.has_value() == (c.status != 0));
+    CHECK(rig.recorder.records.size() == before + (c.status != 0 ? 1 : 0));
+    if (!response) continue;
+    CHECK(response->status == c.status);
+    CHECK(rig.last().status == c.status);
+    CHECK(rig.last().outcome == c.outcome);
+    CHECK(rig.last().peer == "10.0.0.9");
+    CHECK(rig.last().key_given == c.key_given);
+    CHECK(!rig.last().request_id.empty());
+  }
+  CHECK(rig.recorder.started == static_cast<int>(rig.recorder.records.size()));
+}
+
+TEST_CASE("only JSON is taken, in any case and with parameters") {
+  Rig rig;
+  const auto send = [&](std::string type) {
+    return rig.send("POST", "/v1/chat/completions", "{", {{"content-type", std::move(type)}})
+        ->status;
+  };
+  for (const char* good :
+       {"application/json", "APPLICATION/JSON", "application/json; charset=utf-8"})
+    CHECK(send(good) == 400);
+  for (const char* bad :
+       {"text/plain", "text/notjson", "application/x-www-form-urlencoded", "application/jsonx"})
+    CHECK(send(bad) == 415);
+}
+
 TEST_CASE("limits: in flight, and none while draining") {
   Rig rig;
   rig.context.limits.in_flight_max = 1;
   const auto first = rig.chat();
   CHECK(rig.chat()->status == 503);
+  CHECK(rig.last().limit == "limits.in_flight");
   rig.gateway.begin_drain();
   CHECK(rig.send("GET", "/readyz")->status == 503);
   rig.emit_text("done", FinishReason::kLength);
