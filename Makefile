@@ -70,11 +70,13 @@ format-check:
 
 tidy:
 	tools/install_packages.sh test
-	cmake --preset dev >/dev/null
+	tools/build.sh dev proto_engine
 	git ls-files 'src/*.cc' 'bench/*.cc' | xargs clang-tidy-19 -p build/dev --quiet
 
-docs: unit
-	UPDATE=1 ctest --preset release
+docs:
+	tools/install_packages.sh test
+	tools/build.sh release
+	UPDATE=1 ctest --preset release --label-regex unit
 
 clean:
 	rm -rf build

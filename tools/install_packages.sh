@@ -14,6 +14,9 @@ test_packages=(
   clang-format-19 clang-tidy-19 llvm-19 libopenblas0-pthread python3 openssl curl
 )
 
+# The reference tokenizers and the client tests run in Node; any installation of it will do.
+command -v npm >/dev/null || test_packages+=(nodejs npm)
+
 case "${1:-}" in
   run) wanted=("${run_packages[@]}") ;;
   test) wanted=("${run_packages[@]}" "${test_packages[@]}") ;;

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Runs the client tests against a server of their own: tests/clients/run.sh [BINARY]
-# Skips with a message where there is no npm or no registry.
+# Where there is no npm or no registry it skips with a message, but fails in CI.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=${1:-$here/../../build/release/penstock}
-if ! command -v npm >/dev/null; then
-  echo "clients: skipped, there is no npm here (Debian packages: nodejs npm)"
-  exit 0
-fi
+skip_or_fail() {
+  echo "clients: skipped, $1" >&2
+  [ -z "${CI:-}" ] && exit 0
+  echo "clients: in CI this must run" >&2
+  exit 69
+}
+command -v npm >/dev/null || skip_or_fail "there is no npm here (Debian packages: nodejs npm)"
 if [ ! -d "$here/node_modules/openai" ]; then
-  (cd "$here" && npm ci --ignore-scripts --no-audit --no-fund --silent) || {
-    echo "clients: skipped, npm ci failed in tests/clients"
-    exit 0
-  }
+  (cd "$here" && npm ci --ignore-scripts --no-audit --no-fund --silent) ||
+    skip_or_fail "npm ci failed in tests/clients"
 fi
 folder=$(mktemp -d)
 "$binary" serve --port 0 --json --data-dir "$folder/data" --kv-memory 256MiB \

@@ -1,4 +1,4 @@
-// Writes what the reference makes of a corpus, for tests/tokenizer_parity and the speed bench.
+// Writes what the reference makes of a corpus, for run_parity.sh and the speed bench.
 //
 //   node reference.mjs corpus OUT SEED BYTES   OUT/corpus.bin: (length, bytes) for every chunk
 //   node reference.mjs encode OUT VOCABULARY   OUT/VOCABULARY.ids: (count, ids) for every chunk
