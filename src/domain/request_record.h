@@ -16,7 +16,8 @@ namespace penstock {
 struct RequestRecord {
   std::string request_id;
   std::string peer;
-  std::string key_name;  // of the API key; empty when none was needed or it was not known
+  std::string key_name;    // of the API key; empty when none was needed or it was not known
+  bool key_given = false;  // a key came with it, known or not
   std::string method;
   std::string route;      // the route's pattern, never the raw path with a query
   std::string model;      // canonical name; empty when the request never got that far
@@ -25,6 +26,8 @@ struct RequestRecord {
   bool stream = false;
   int status = 0;       // 499 when the client went away first
   std::string outcome;  // finish reason of choice 0, or the error code's name
+  // The gateway's limit that refused it, by configuration key; empty when none did.
+  std::string limit = {};
   Usage usage;
   std::uint32_t moves = 0;        // how often it was placed again
   std::optional<Duration> queue;  // head received to submit

@@ -36,6 +36,8 @@ enum class Metric : std::uint8_t {
   kGatewayTokens,
   kGatewayRequestsInFlight,
   kGatewayConnectionsOpen,
+  kGatewayConnectionsEnded,
+  kGatewayBodyMemory,
   kGatewayOverhead,
   kGatewayQueueWait,
   kGatewayAuthFailures,
