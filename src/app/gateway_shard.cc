@@ -1,6 +1,7 @@
 #include "app/gateway_shard.h"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "app/request_reporter.h"
+#include "app/server_metrics.h"
 #include "core/protocol/errors.h"
 #include "io/control/engine_client.h"
 #include "io/http/asio_clock.h"
@@ -43,6 +45,12 @@ control::EngineClientOptions client_options(const GatewayShared& shared, std::ui
   return options;
 }
 
+// Each gateway thread's part of the memory for bodies; a largest body fits in any case.
+std::size_t body_memory(const Options& options) {
+  const std::int64_t part = options.body_memory_max.value / options.gateway_threads;
+  return static_cast<std::size_t>(std::max(part, options.request_body_max.value));
+}
+
 http::ServerOptions server_options(const Options& options, std::uint16_t port) {
   http::ServerOptions out;
   out.address = options.host;
@@ -52,6 +60,7 @@ http::ServerOptions server_options(const Options& options, std::uint16_t port) {
   out.tls_key_file = options.tls_key;
   out.limits.header_bytes_max = static_cast<std::size_t>(options.request_headers_max.value);
   out.limits.body_bytes_max = static_cast<std::size_t>(options.request_body_max.value);
+  out.limits.body_memory_max = body_memory(options);
   out.limits.connections_max = options.connections_max;
   out.limits.body_timeout = options.idle_timeout;
   out.limits.idle_timeout = options.idle_timeout;
@@ -67,6 +76,18 @@ http::ServerOptions server_options(const Options& options, std::uint16_t port) {
     return response;
   };
   return out;
+}
+
+// A request that the server answered by itself.
+RequestRecord refusal_record(const http::RefusedRequest& refused) {
+  RequestRecord record;
+  record.peer = refused.peer;
+  record.method = refused.method;
+  record.route = "unparsed";
+  record.status = refused.status;
+  record.outcome = error_info(refused.code).name;
+  record.total = refused.total;
+  return record;
 }
 
 void log_link(const control::LinkEvent& event) {
@@ -87,6 +108,7 @@ struct GatewayShard::State {
                 index == 0 ? log_link : std::function<void(const control::LinkEvent&)>()),
         encoder(clock, shared_in.encode_pool, draw_secret()),
         reporter(shared_in.metrics, shared_in.access_log),
+        server_metrics(shared_in.metrics),
         context{clock,
                 engines,
                 encoder,
@@ -113,9 +135,7 @@ struct GatewayShard::State {
   // Gauges of what this shard sees, brought up to date once a second and at each scrape.
   void publish() {
     Metrics& metrics = shared.metrics;
-    const auto connections = static_cast<double>(server->counters().connections_now);
-    metrics.gauge(Metric::kGatewayConnectionsOpen).add(connections - connections_published);
-    connections_published = connections;
+    server_metrics.publish(server->counters());
     metrics.gauge(Metric::kAccessLogLinesDropped)
         .set(static_cast<double>(shared.access_log.dropped()));
     for (const WorkerView& worker : engines.workers()) {
@@ -167,12 +187,12 @@ struct GatewayShard::State {
   control::StreamEngineClient engines;
   gateway::PromptEncoder encoder;
   RequestReporter reporter;
+  ServerMetrics server_metrics;
   gateway::GatewayContext context;
   gateway::Gateway gateway;
   std::unique_ptr<http::HttpServer> server;
   Gate gate;
   bool stopping = false;
-  double connections_published = 0;
   std::atomic<bool> is_drained{false};
   std::thread thread;
 };
@@ -188,7 +208,13 @@ Result<std::unique_ptr<GatewayShard>> GatewayShard::start(const GatewayShared& s
                                                           std::function<void()> on_ready) {
   auto state = std::make_unique<State>(shared, index, std::move(on_ready));
   State* s = state.get();
-  TRY(s->server, http::HttpServer::start(s->clock, server_options(shared.options, port),
+  http::ServerOptions server = server_options(shared.options, port);
+  server.admit_head = [s](const HttpRequest& head) { return s->gateway.refuse_head(head); };
+  server.on_refused = [s](const http::RefusedRequest& refused) {
+    s->reporter.request_started();
+    s->reporter.request_finished(refusal_record(refused));
+  };
+  TRY(s->server, http::HttpServer::start(s->clock, std::move(server),
                                          [s](std::unique_ptr<HttpExchange> exchange) {
                                            return s->gateway.handle(std::move(exchange));
                                          }));

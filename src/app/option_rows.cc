@@ -89,6 +89,10 @@ constexpr std::array kTable = {
     OptionInfo{"max-request-body", "limits.request_body", &O::request_body_max, kGatewaySide,
                "SIZE", "32MiB", kKiB, 1024 * kMiB, "", kPlain, "Largest request body",
                "Larger ones get 413."},
+    OptionInfo{"max-body-memory", "limits.body_memory", &O::body_memory_max, kGatewaySide, "SIZE",
+               "512MiB", kMiB, 1024 * kTiB, "", kPlain, "Memory for all request bodies together",
+               "Shared out evenly to the gateway threads, and at least one largest body for each. "
+               "A body that does not fit gets 503 `overloaded` with Retry-After."},
     OptionInfo{"max-request-headers", "limits.request_headers", &O::request_headers_max,
                kGatewaySide, "SIZE", "64KiB", kKiB, kMiB, "", kPlain, "Largest request head",
                "Larger ones get 431."},

@@ -54,6 +54,7 @@ struct Options {
   std::uint32_t connections_max = 0;  // per gateway
   std::uint32_t in_flight_max = 0;    // requests accepted and not answered, per gateway
   Bytes request_body_max;
+  Bytes body_memory_max;  // all request bodies together, per gateway
   Bytes request_headers_max;
   Duration request_time_max{};     // from the request's head to the last byte of the answer
   Duration idle_timeout{};         // a connection without a request, or a request that stops coming

@@ -15,9 +15,12 @@ void RequestReporter::request_finished(const RequestRecord& record) {
   in_flight_.add(-1);
   log_.write(record);
   metrics_.counter(Metric::kGatewayRequests, {record.route, fmt::to_string(record.status)}).add();
-  if (record.status == 401) metrics_.counter(Metric::kGatewayAuthFailures, {"key"}).add();
-  if (record.outcome == error_info(ErrorCode::kOverloaded).name) {
-    metrics_.counter(Metric::kGatewayLimitRejections, {"in_flight_max"}).add();
+  if (record.outcome == error_info(ErrorCode::kUnauthenticated).name) {
+    const std::string_view reason = record.key_given ? "unknown" : "missing";
+    metrics_.counter(Metric::kGatewayAuthFailures, {reason}).add();
+  }
+  if (!record.limit.empty()) {
+    metrics_.counter(Metric::kGatewayLimitRejections, {record.limit}).add();
   }
   if (record.moves > 0) {
     metrics_.counter(Metric::kGatewayRetries, {"worker_lost"}).add(record.moves);
@@ -28,7 +31,7 @@ void RequestReporter::request_finished(const RequestRecord& record) {
   const std::string_view error_type = failed ? std::string_view(record.outcome) : "";
   metrics_.histogram(Metric::kGenAiRequestDuration, {kOperation, record.model, error_type})
       .observe(record.total);
-  if (failed && record.time_to_first_token) {
+  if (failed && record.stream && record.time_to_first_token) {
     const bool by_client = record.status == error_info(ErrorCode::kCancelled).http_status;
     metrics_.counter(Metric::kGatewayStreamAborts, {by_client ? "client" : "server"}).add();
   }
@@ -43,6 +46,7 @@ void RequestReporter::request_finished(const RequestRecord& record) {
   count("prompt", usage.prompt_tokens);
   count("cached", usage.cached_tokens);
   count("completion", usage.completion_tokens);
+  count("reasoning", usage.reasoning_tokens);
   metrics_.histogram(Metric::kGatewayOverhead).observe(*record.queue);
   metrics_.histogram(Metric::kGenAiTokenUsage, {kOperation, record.model, "input"})
       .observe(static_cast<double>(usage.prompt_tokens));
