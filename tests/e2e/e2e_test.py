@@ -321,6 +321,14 @@ class Serving(unittest.TestCase):
                     got = server.request("POST", "/v1/chat/completions", "{}", headers)
                     self.refused(got, 431, "headers_too_large", None, " than ")
                     self.assertEqual(got[1]["connection"], "close")
+            # Refused or not, a request leaves a line and counts.
+            metrics = server.request("GET", "/metrics")[2]
+            for line in ('requests_total{route="unparsed",status="413"} 3',
+                         'requests_total{route="unparsed",status="431"} 3',
+                         'limit_rejections_total{rule="limits.request_body"} 3',
+                         'limit_rejections_total{rule="limits.request_headers"} 3'):
+                self.assertIn("penstock_gateway_" + line + "\n", metrics)
+            wait_for(lambda: read(server.access_log).count('"route":"unparsed"') == 6, "the access log")
             self.assertEqual(server.chat("still there?")[0], 200)
 
     def test_64_streams_equal_each_alone(self):
@@ -456,6 +464,13 @@ class Security(unittest.TestCase):
                     self.assertEqual(status, 401, body)
                     self.assertEqual(json.loads(body)["error"]["code"], "invalid_api_key")
                     self.assertNotIn(self.KEY, body)
+                # A wrong key costs no body: none of this one is sent.
+                status, _, body = server.request("POST", "/v1/chat/completions", None,
+                                                 {"content-length": "1000000"})
+                self.assertEqual(status, 401, body)
+                metrics = server.request("GET", "/metrics", None, {"authorization": "Bearer " + self.KEY})[2]
+                self.assertIn('penstock_gateway_auth_failures_total{reason="missing"} 3\n', metrics)
+                self.assertIn('penstock_gateway_auth_failures_total{reason="unknown"} 1\n', metrics)
                 status, _, body = server.chat("hi", {"authorization": "Bearer " + self.KEY})
                 self.assertEqual(status, 200, body)
                 wait_for(lambda: '"key":"ci"' in read(server.access_log), "the key's name in the log")
