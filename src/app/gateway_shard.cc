@@ -51,6 +51,12 @@ std::size_t body_memory(const Options& options) {
   return static_cast<std::size_t>(std::max(part, options.request_body_max.value));
 }
 
+// Limits are the gateway's; the shards share them out, rounding up.
+std::uint32_t per_shard(std::uint32_t total, const Options& options) {
+  const std::uint32_t shards = std::max(1U, options.gateway_threads);
+  return (total + shards - 1) / shards;
+}
+
 http::ServerOptions server_options(const Options& options, std::uint16_t port) {
   http::ServerOptions out;
   out.address = options.host;
@@ -61,7 +67,7 @@ http::ServerOptions server_options(const Options& options, std::uint16_t port) {
   out.limits.header_bytes_max = static_cast<std::size_t>(options.request_headers_max.value);
   out.limits.body_bytes_max = static_cast<std::size_t>(options.request_body_max.value);
   out.limits.body_memory_max = body_memory(options);
-  out.limits.connections_max = options.connections_max;
+  out.limits.connections_max = per_shard(options.connections_max, options);
   out.limits.body_timeout = options.idle_timeout;
   out.limits.idle_timeout = options.idle_timeout;
   out.limits.write_timeout = options.write_timeout;
@@ -121,7 +127,7 @@ struct GatewayShard::State {
                 [this] { return metrics_text(); }},
         gateway(context) {
     const Options& options = shared.options;
-    context.limits.in_flight_max = options.in_flight_max;
+    context.limits.in_flight_max = per_shard(options.in_flight_max, options);
     context.limits.request_time_max = options.request_time_max;
     context.limits.keep_alive_interval = options.keep_alive_interval;
     if (shared.keys != nullptr) {
