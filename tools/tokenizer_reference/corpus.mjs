@@ -108,7 +108,7 @@ export class Corpus {
       const begin = random.below(Math.max(1, this.code.length - 4000));
       text += this.code.slice(begin, begin + 500 + random.below(3500));
     }
-    return text.toWellFormed();
+    return Buffer.from(text).toString('utf8');  // lone surrogates become U+FFFD
   }
 
   emoji(random, size) {
@@ -209,7 +209,7 @@ export class Corpus {
         () => token.slice(cut), () => token.toUpperCase(), () => `${token}\n\n`, () => token.slice(0, cut) + token,
         () => this.word(random, this.byScript.latin), () => this.word(random, this.byScript.han)])();
     }
-    return text.toWellFormed();
+    return Buffer.from(text).toString('utf8');  // lone surrogates become U+FFFD
   }
 
   // Bytes that are not all UTF-8.

@@ -98,7 +98,7 @@ const commands = {
           sample += (spellings.length ? random.pick(spellings) : '') + random.pick(['', ' ', '\n ', 'a', '.', 'é']);
           sample = random.pick(['', '  ', 'b']) + sample;
         }
-        const bytes = Buffer.from(sample.toWellFormed());
+        const bytes = Buffer.from(sample);
         const ids = await encode(tokenizer, bytes.toString('utf8'));
         writer.write(word(bytes.length), bytes, word(ids.length), words(ids));
       }
@@ -119,7 +119,9 @@ const commands = {
     for (const script of kScriptFiles) {
       const text = readFileSync(join(out, `${script}.txt`), 'utf8');
       const parts = [];
-      for (let at = 0; at < text.length; at += 16384) parts.push(text.slice(at, at + 16384).toWellFormed());
+      for (let at = 0; at < text.length; at += 16384) {
+        parts.push(Buffer.from(text.slice(at, at + 16384)).toString('utf8'));
+      }
       let shortest = Infinity;
       let tokens = 0;
       for (let pass = 0; pass < Number(passes); ++pass) {
