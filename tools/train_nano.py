@@ -155,6 +155,10 @@ def train(args):
         for (muon, adam), part in zip(optimizers, saved["optimizers"]):
             muon.buffers = part["muon"]
             adam.load_state_dict(part["adam"])
+    elif args.checkpoint:
+        net.import_tensors(export.load_folder(args.checkpoint)[1])
+        log = json.loads((args.checkpoint / "training_log.json").read_text(encoding="utf-8"))
+        state.update(step=log["steps"], tokens=log["tokens"], curve=log["curve"], seconds=HIGH * 60 * args.minutes)
     shared = Shared(net, args.threads)
     context = torch.multiprocessing.get_context("fork")
     rng = random.Random(f"{args.seed}/{state['step']}/0")
@@ -225,6 +229,8 @@ def main():
     p.add_argument("--out", type=Path, required=True, help="folder of state.pt, outside the repository")
     p.add_argument("--minutes", type=float, default=100, help="training time of the whole schedule")
     p.add_argument("--resume", action="store_true", help="continue from state.pt in --out")
+    p.add_argument("--checkpoint", type=Path, help="start from an exported folder, at the point of the schedule where "
+                   "the rate begins to fall (60 %% of --minutes are left); without it, from nothing")
     p.add_argument("--threads", type=int, default=2, help="worker processes of one thread each")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--batch", type=int, default=3072, help="tokens of short conversations a step")

@@ -466,6 +466,21 @@ class Model(torch.nn.Module):
         return _Experts.apply(h, experts, weights * self.config["routed_scaling_factor"],
                               P[prefix + "experts.gate_up"], P[prefix + "experts.down"])
 
+    @torch.no_grad()
+    def import_tensors(self, tensors):
+        """Takes the weights of an exported checkpoint: the inverse of `export_tensors`, but for rounding."""
+        for name, parameter in self.parameters_.items():
+            stem, _, last = name.rpartition(".")
+            parts = {"gate_up": ["gate_proj", "up_proj"], "down": ["down_proj"]}.get(last)
+            if not parts:
+                parameter.copy_(tensors[name])
+                continue
+            stems = [f"{stem}.{e}" for e in range(len(parameter))] if parameter.dim() == 3 else [stem]
+            matrices = [torch.cat([tensors[f"{s}.{part}.weight"] for part in parts]) for s in stems]
+            parameter.copy_(torch.stack(matrices).view_as(parameter))
+        for name, bias in self.biases.items():
+            bias.copy_(tensors[name])
+
     def export_tensors(self):
         """{public name: tensor}: bf16, the selection biases fp32."""
         out = {}
