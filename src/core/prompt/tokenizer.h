@@ -8,8 +8,8 @@
 // This is linear in the length of a piece, so a megabyte of one letter costs what a megabyte of
 // prose does.
 //
-// Invariants: ids equal those of the native Hugging Face tokenizers (tools/tokenizer_reference). All
-// 256 bytes are in the vocabulary, so every text has an encoding and decode(encode(text)) ==
+// Invariants: ids equal those of the native Hugging Face tokenizers (tools/tokenizer_reference).
+// All 256 bytes are in the vocabulary, so every text has an encoding and decode(encode(text)) ==
 // normalised text. The id of an added token comes out only of a special span or of
 // encode_with_added_tokens, whatever a plain text spells.
 // Units and shapes: ids are below
