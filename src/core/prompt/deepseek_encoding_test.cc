@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "core/prompt/json_fields.h"
 #include "core/prompt/json_spacing.h"
 
 namespace penstock::prompt {
@@ -92,6 +93,21 @@ TEST_CASE("bad conversations are named") {
   c.tools = {{"f", "{"}};
   c.messages = {message(Role::kUser, "x")};
   CHECK(make_deepseek_v4()->render(c).error().field == "tools[0].function");
+}
+
+TEST_CASE("a call's arguments keep the text of their numbers, and the last of equal names") {
+  const auto fields =
+      json_fields(R"( {"n":1.5,"deep":{"a":[0.25,-0,1e3,"x, y"]},"s":"a\"b, c","n":2.50,"e":{}} )");
+  REQUIRE(fields);
+  std::string shown;
+  for (const JsonField& field : *fields)
+    shown += field.name + (field.is_string ? "=" : ":") + field.value + ";";
+  CHECK(shown == R"(n:2.50;deep:{"a": [0.25, -0, 1e3, "x, y"]};s=a"b, c;e:{};)");
+  CHECK(json_fields("{}")->empty());
+  for (const char* bad : {"", "[]", "1", "{\"a\":01}", "{\"a\":1,}", "{} {}"}) {
+    CAPTURE(bad);
+    CHECK(!json_fields(bad));
+  }
 }
 
 TEST_CASE("Python spacing") {

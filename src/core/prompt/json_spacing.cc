@@ -3,28 +3,10 @@
 #include <fmt/format.h>
 #include <cstdint>
 #include <optional>
+#include "core/prompt/unicode_utf8.h"
 
 namespace penstock::prompt {
 namespace {
-
-void append_utf8(std::uint32_t c, std::string& out) {
-  const auto byte = [&out](std::uint32_t b) { out += static_cast<char>(b); };
-  if (c < 0x80) {
-    byte(c);
-  } else if (c < 0x800) {
-    byte(0xC0 | c >> 6);
-    byte(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    byte(0xE0 | c >> 12);
-    byte(0x80 | (c >> 6 & 0x3F));
-    byte(0x80 | (c & 0x3F));
-  } else {
-    byte(0xF0 | c >> 18);
-    byte(0x80 | (c >> 12 & 0x3F));
-    byte(0x80 | (c >> 6 & 0x3F));
-    byte(0x80 | (c & 0x3F));
-  }
-}
 
 class Rewriter {
  public:
@@ -180,7 +162,7 @@ class Rewriter {
     if (c < 0x20) {
       out_ += fmt::format("\\u{:04x}", c);
     } else {
-      append_utf8(c, out_);
+      unicode::append_code_point(c, out_);
     }
   }
 
