@@ -5,10 +5,10 @@
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <random>
 #include <vector>
 
 #include "app/commands.h"
+#include "app/entropy.h"
 #include "app/gateway_shard.h"
 #include "app/ready.h"
 #include "app/stop_signal.h"
@@ -55,11 +55,6 @@ Result<gateway::ModelCatalog> load_catalog(const Options& options) {
   return catalog;
 }
 
-Epoch draw_epoch() {
-  std::random_device device;
-  return Epoch(static_cast<std::uint64_t>(device()) << 32 | device());
-}
-
 Result<int> serve_http(const Options& options) {
   TRY(const gateway::ModelCatalog catalog, load_catalog(options));
   std::optional<ApiKeys> keys;
@@ -73,8 +68,8 @@ Result<int> serve_http(const Options& options) {
   metrics.gauge(Metric::kBuildInfo, {PENSTOCK_VERSION, "gateway"}).set(1);
   // Long prompts are encoded one at a time per core beside the shards.
   ThreadPool encode_pool(std::max(1U, options.gateway_threads), kEncodeQueueMax);
-  const GatewayShared shared{
-      options, catalog, keys ? &*keys : nullptr, metrics, *access_log, encode_pool, draw_epoch()};
+  const GatewayShared shared{options,     catalog,     keys ? &*keys : nullptr, metrics,
+                             *access_log, encode_pool, Epoch(draw_u64())};
 
   std::vector<std::unique_ptr<GatewayShard>> shards;
   std::atomic<std::uint32_t> ready_shards{0};

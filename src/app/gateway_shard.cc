@@ -6,9 +6,9 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <ctime>
-#include <random>
 #include <thread>
 
+#include "app/entropy.h"
 #include "app/request_reporter.h"
 #include "app/server_metrics.h"
 #include "core/protocol/errors.h"
@@ -20,22 +20,6 @@
 
 namespace penstock {
 namespace {
-
-std::uint64_t draw_u64() {
-  std::random_device device;
-  return static_cast<std::uint64_t>(device()) << 32 | device();
-}
-
-std::array<std::uint8_t, 32> draw_secret() {
-  std::array<std::uint8_t, 32> secret{};
-  for (std::size_t i = 0; i < secret.size(); i += 8) {
-    const std::uint64_t word = draw_u64();
-    for (std::size_t b = 0; b < 8; ++b) {
-      secret[i + b] = static_cast<std::uint8_t>(word >> (8 * b));
-    }
-  }
-  return secret;
-}
 
 control::EngineClientOptions client_options(const GatewayShared& shared, std::uint32_t index) {
   control::EngineClientOptions options;

@@ -3,11 +3,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "app/commands.h"
 #include "app/embedded_engine.h"
+#include "app/entropy.h"
 #include "app/ready.h"
 #include "app/stop_signal.h"
 #include "io/control/engine_server.h"
@@ -64,11 +64,6 @@ Result<LoadedEngines> open_engines(const Options& options) {
   return loaded;
 }
 
-Epoch draw_epoch() {
-  std::random_device device;
-  return Epoch(static_cast<std::uint64_t>(device()) << 32 | device());
-}
-
 // Ends the process when an engine has work and has not finished a step for too long: a stuck engine
 // can't be repaired from inside, but the supervisor starts a new one and the gateways place the
 // requests again.
@@ -106,7 +101,7 @@ Result<int> serve_engines(const Options& options) {
   server_options.listen = "unix:" + options.worker_socket;
   server_options.name = "worker-0";
   server_options.engine = "embedded " PENSTOCK_VERSION;
-  server_options.epoch = draw_epoch();
+  server_options.epoch = Epoch(draw_u64());
   TRY(const auto server,
       control::EngineServer::start(std::move(server_options), std::move(loaded.engines)));
   log_info("serving engines at {}", server->address());

@@ -181,7 +181,7 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
         response = json_response(R"({"service":"penstock","api":"/v1"})", record);
         break;
       case RouteId::kModels:
-        response = models(request, record);
+        response = models(record);
         break;
       case RouteId::kModel:
         response = model(found.rest, record);
@@ -249,7 +249,7 @@ Status Gateway::authenticate(const HttpRequest& request, RequestRecord& record) 
   return {};
 }
 
-HttpResponse Gateway::models(const HttpRequest&, RequestRecord& record) const {
+HttpResponse Gateway::models(RequestRecord& record) const {
   std::vector<protocol::ModelCard> cards;
   for (const auto& [name, served] : context_.catalog.all_names())
     cards.push_back(card(name, *served));

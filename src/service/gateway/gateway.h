@@ -48,7 +48,7 @@ class Gateway {
   Task<void> dispatch(HttpExchange& exchange, RequestRecord& record);
   Task<void> chat(HttpExchange& exchange, RequestRecord& record);
   Status authenticate(const HttpRequest& request, RequestRecord& record) const;
-  HttpResponse models(const HttpRequest& request, RequestRecord& record) const;
+  HttpResponse models(RequestRecord& record) const;
   HttpResponse model(std::string_view name, RequestRecord& record) const;
   protocol::ModelCard card(std::string_view name, const ServedModel& served) const;
   HttpResponse health(RequestRecord& record) const;
