@@ -15,54 +15,6 @@ namespace {
 
 constexpr std::string_view kGet = "GET /echo HTTP/1.1\r\nHost: t\r\n\r\n";
 
-Task<void> echo(std::unique_ptr<HttpExchange> exchange) {
-  const auto& request = exchange->request();
-  HttpResponse response;
-  response.content_type = "text/plain";
-  response.body = request.method + " " + request.path + "?" + request.query + " " + request.body;
-  co_await exchange->respond(std::move(response));
-}
-
-Task<void> stream_three(std::unique_ptr<HttpExchange> exchange) {
-  exchange->begin_stream(200, "text/event-stream", {{"x-request-id", "r1"}});
-  for (const char* event : {"data: 1\n\n", "data: 2\n\n", "data: 3\n\n"}) {
-    if (!co_await exchange->write(event)) co_return;
-  }
-  co_await exchange->finish();
-}
-
-// Handlers of one test, driven from outside through what they share.
-struct Held {
-  Gate gate;
-  OneShot<bool>* waiting = nullptr;
-  int disconnects = 0;
-  int handled = 0;
-  Status last;
-};
-
-HttpHandler hold_until_gone(Held& held, bool streaming) {
-  return [&held, streaming](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
-    if (streaming) {
-      exchange->begin_stream(200, "text/event-stream", {});
-      co_await exchange->write("data: first\n\n");
-    }
-    OneShot<bool> gone;
-    held.waiting = &gone;
-    exchange->on_disconnect([&] {
-      ++held.disconnects;
-      gone.set(true);
-    });
-    co_await gone;
-    held.waiting = nullptr;
-    if (streaming) {
-      held.last = co_await exchange->write("data: late\n\n");
-    } else {
-      held.last = co_await exchange->respond({});
-    }
-    ++held.handled;
-  };
-}
-
 std::string post(std::string_view headers, std::string_view body) {
   return "POST /echo HTTP/1.1\r\nHost: t\r\n" + std::string(headers) + "\r\n" + std::string(body);
 }
@@ -494,50 +446,6 @@ TEST_CASE("two servers share a port with reuse_port, and a taken port is named")
   CHECK(HttpServer::start(clock, options, echo).error().code == ErrorCode::kInvalidArgument);
 }
 
-TEST_CASE("the client reads whole answers, streams, errors and can be stopped") {
-  TestServer server({}, [](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
-    if (exchange->request().path == "/stream") {
-      co_await stream_three(std::move(exchange));
-    } else {
-      co_await echo(std::move(exchange));
-    }
-  });
-  const auto base = "http://127.0.0.1:" + std::to_string(server.port());
-  ClientRequest request;
-  request.method = "POST";
-  request.url = base + "/x?y=1";
-  request.body = "{}";
-  auto answer = send(request);
-  REQUIRE(answer.has_value());
-  CHECK(answer->status == 200);
-  CHECK(answer->body == "POST /x?y=1 {}");
-  CHECK(answer->header("Content-Type") == "text/plain");
-  request.url = base + "/stream";
-  std::string got;
-  request.on_body = [&](std::string_view bytes) {
-    got += bytes;
-    return true;
-  };
-  REQUIRE(send(request).has_value());
-  CHECK(got == "data: 1\n\ndata: 2\n\ndata: 3\n\n");
-  request.on_body = [](std::string_view) { return false; };
-  CHECK(send(request).error().code == ErrorCode::kCancelled);
-  server.call([&] { server.server->stop(); });
-  CHECK(send(request).error().code == ErrorCode::kUnavailable);
-}
-
-TEST_CASE("the client gives up at its time-out and when it is cancelled") {
-  Held held;
-  TestServer server({}, hold_until_gone(held, true));
-  ClientRequest request;
-  request.url = "http://127.0.0.1:" + std::to_string(server.port()) + "/";
-  request.idle_timeout = std::chrono::milliseconds(20);
-  CHECK(send(request).error().code == ErrorCode::kDeadlineExceeded);
-  std::atomic<bool> cancel{true};
-  request.cancel = &cancel;
-  CHECK(send(request).error().code == ErrorCode::kCancelled);
-}
-
 TEST_CASE("requests sent ahead wait beyond the pipeline buffer and are all answered in order") {
   OneShot<bool> go;
   int count = 0;
@@ -608,22 +516,6 @@ TEST_CASE("whatever bytes come and however they end, the server goes on") {
   CHECK(client.read_to_end().ends_with("POST /echo? x"));
   CHECK(server.until([](const ServerCounters& c) { return c.connections_now == 0; }));
   CHECK(server.counters().exchanges_now == 0);
-}
-
-TEST_CASE("URLs") {
-  const auto url = parse_url("http://[::1]:81/a?b#c");
-  REQUIRE(url.has_value());
-  CHECK(url->host == "::1");
-  CHECK(url->port == 81);
-  CHECK(url->target == "/a?b");
-  CHECK(parse_url("https://h")->port == 443);
-  CHECK(parse_url("http://h?x")->target == "/?x");
-  for (const char* bad :
-       {"", "h", "ftp://h", "http://", "http://h:", "http://h:70000", "http://h:1x", "http://u@h",
-        "http://[::1", "http://h/ b", "http://:80"}) {
-    CAPTURE(bad);
-    CHECK(parse_url(bad).error().code == ErrorCode::kInvalidArgument);
-  }
 }
 
 }  // namespace penstock::http

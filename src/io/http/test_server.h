@@ -139,4 +139,53 @@ class RawClient {
   int fd_;
 };
 
+// Handlers that tests share.
+inline Task<void> echo(std::unique_ptr<HttpExchange> exchange) {
+  const auto& request = exchange->request();
+  HttpResponse response;
+  response.content_type = "text/plain";
+  response.body = request.method + " " + request.path + "?" + request.query + " " + request.body;
+  co_await exchange->respond(std::move(response));
+}
+
+inline Task<void> stream_three(std::unique_ptr<HttpExchange> exchange) {
+  exchange->begin_stream(200, "text/event-stream", {{"x-request-id", "r1"}});
+  for (const char* event : {"data: 1\n\n", "data: 2\n\n", "data: 3\n\n"}) {
+    if (!co_await exchange->write(event)) co_return;
+  }
+  co_await exchange->finish();
+}
+
+// Handlers of one test, driven from outside through what they share.
+struct Held {
+  Gate gate;
+  OneShot<bool>* waiting = nullptr;
+  int disconnects = 0;
+  int handled = 0;
+  Status last;
+};
+
+inline HttpHandler hold_until_gone(Held& held, bool streaming) {
+  return [&held, streaming](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    if (streaming) {
+      exchange->begin_stream(200, "text/event-stream", {});
+      co_await exchange->write("data: first\n\n");
+    }
+    OneShot<bool> gone;
+    held.waiting = &gone;
+    exchange->on_disconnect([&] {
+      ++held.disconnects;
+      gone.set(true);
+    });
+    co_await gone;
+    held.waiting = nullptr;
+    if (streaming) {
+      held.last = co_await exchange->write("data: late\n\n");
+    } else {
+      held.last = co_await exchange->respond({});
+    }
+    ++held.handled;
+  };
+}
+
 }  // namespace penstock::http
