@@ -4,17 +4,8 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=${1:-$here/../../build/release/penstock}
-skip_or_fail() {
-  echo "clients: skipped, $1" >&2
-  [ -z "${CI:-}" ] && exit 0
-  echo "clients: in CI this must run" >&2
-  exit 69
-}
-command -v npm >/dev/null || skip_or_fail "there is no npm here (Debian packages: nodejs npm)"
-if [ ! -d "$here/node_modules/openai" ]; then
-  (cd "$here" && npm ci --ignore-scripts --no-audit --no-fund --silent) ||
-    skip_or_fail "npm ci failed in tests/clients"
-fi
+source "$here/../../tools/npm_packages.sh"
+need_npm clients "$here" openai
 folder=$(mktemp -d)
 "$binary" serve --port 0 --json --data-dir "$folder/data" --kv-memory 256MiB \
   >"$folder/ready" 2>"$folder/log" &

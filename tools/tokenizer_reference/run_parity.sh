@@ -13,17 +13,8 @@ seed=${3:-1}
 cd "$root"
 test_binary=$build/src/core/prompt/core_prompt_test
 [ -x "$test_binary" ] || { echo "parity: $test_binary is not built" >&2; exit 66; }
-skip_or_fail() {
-  echo "parity: skipped, $1" >&2
-  [ -z "${CI:-}" ] && exit 0
-  echo "parity: in CI this must run" >&2
-  exit 69
-}
-command -v npm >/dev/null || skip_or_fail "there is no npm here (Debian packages: nodejs npm)"
-if [ ! -d "$here/node_modules/@anush008/tokenizers" ]; then
-  (cd "$here" && npm ci --ignore-scripts --no-audit --no-fund --silent) ||
-    skip_or_fail "npm ci failed in tools/tokenizer_reference"
-fi
+source "$here/../npm_packages.sh"
+need_npm parity "$here" @anush008/tokenizers
 out=$build/tokenizer_parity
 mkdir -p "$out"
 node "$here/unicode_data.mjs" --check src/core/prompt/unicode_data.inc

@@ -210,25 +210,8 @@ Result<std::vector<PromptSpan>> DeepSeekV4::render(const Conversation& conversat
 }
 
 Status DeepSeekV4::write_tools(const Conversation& conversation, SpanWriter& out) {
-  const auto layout = [&out](std::string_view text) {
-    // The section names three tokens; each becomes its added token, as in the models' reference.
-    while (!text.empty()) {
-      std::size_t at = text.size();
-      std::string_view token;
-      for (const std::string_view candidate : {kDsml, kThinkStart, kThinkEnd}) {
-        const std::size_t found = text.find(candidate);
-        if (found < at) {
-          at = found;
-          token = candidate;
-        }
-      }
-      out.plain(text.substr(0, at));
-      if (token.empty()) return;
-      out.special(token);
-      text.remove_prefix(at + token.size());
-    }
-  };
-  layout(kToolsHead);
+  // The section names three tokens; each becomes its added token, as in the models' reference.
+  out.layout(kToolsHead, {kDsml, kThinkStart, kThinkEnd});
   for (std::size_t i = 0; i < conversation.tools.size(); ++i) {
     auto schema = python_style(conversation.tools[i].schema);
     if (!schema) {
@@ -238,17 +221,17 @@ Status DeepSeekV4::write_tools(const Conversation& conversation, SpanWriter& out
     if (i > 0) out.plain("\n");
     out.plain(*schema);
   }
-  layout(kToolsTail);
+  out.plain(kToolsTail);
   return {};
 }
 
 // "\n\n<｜DSML｜tool_calls>" ... one invoke per call, one parameter per argument.
 Status DeepSeekV4::write_calls(const Message& message, std::size_t index, SpanWriter& out) {
   if (message.tool_calls.empty()) return {};
-  out.layout("\n\n<｜DSML｜tool_calls>\n", kDsml);
+  out.layout("\n\n<｜DSML｜tool_calls>\n", {kDsml});
   for (std::size_t i = 0; i < message.tool_calls.size(); ++i) {
     const ToolCall& call = message.tool_calls[i];
-    out.layout("<｜DSML｜invoke name=\"", kDsml);
+    out.layout("<｜DSML｜invoke name=\"", {kDsml});
     out.plain(call.name);
     out.plain("\">\n");
     auto fields = json_fields(call.arguments);
@@ -261,15 +244,15 @@ Status DeepSeekV4::write_calls(const Message& message, std::size_t index, SpanWr
     for (std::size_t f = 0; f < fields->size(); ++f) {
       const JsonField& field = (*fields)[f];
       if (f > 0) out.plain("\n");
-      out.layout("<｜DSML｜parameter name=\"", kDsml);
+      out.layout("<｜DSML｜parameter name=\"", {kDsml});
       out.plain(field.name);
       out.plain(field.is_string ? "\" string=\"true\">" : "\" string=\"false\">");
       out.plain(field.value);
-      out.layout("</｜DSML｜parameter>", kDsml);
+      out.layout("</｜DSML｜parameter>", {kDsml});
     }
-    out.layout("\n</｜DSML｜invoke>\n", kDsml);
+    out.layout("\n</｜DSML｜invoke>\n", {kDsml});
   }
-  out.layout("</｜DSML｜tool_calls>", kDsml);
+  out.layout("</｜DSML｜tool_calls>", {kDsml});
   return {};
 }
 

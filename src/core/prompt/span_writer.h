@@ -2,6 +2,7 @@
 // Invariants: no two plain spans in a row, no empty span. Concurrency: one owner.
 #pragma once
 
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,14 +24,21 @@ class SpanWriter {
   void special(std::string_view token) {
     spans_.push_back({SpanKind::kSpecial, std::string(token)});
   }
-  // Template text with one added token in it at every place where `token` stands.
-  void layout(std::string_view text, std::string_view token) {
+  // Template text in which each of `tokens` becomes its added token wherever it stands.
+  void layout(std::string_view text, std::initializer_list<std::string_view> tokens) {
     while (true) {
-      const std::size_t at = text.find(token);
+      std::size_t at = text.size();
+      std::string_view first;
+      for (const std::string_view token : tokens) {
+        const std::size_t found = text.find(token);
+        if (found >= at) continue;
+        at = found;
+        first = token;
+      }
       plain(text.substr(0, at));
-      if (at == std::string_view::npos) return;
-      special(token);
-      text.remove_prefix(at + token.size());
+      if (first.empty()) return;
+      special(first);
+      text.remove_prefix(at + first.size());
     }
   }
   std::vector<PromptSpan> take() { return std::move(spans_); }
