@@ -42,10 +42,12 @@ MUON_LR, ADAM_LR = 0.02, 3e-3
 
 
 def learning_rate(number, progress):
-    """Warm-up, constant for HIGH of the time, then linear from START_DECAY down: the factor on both rates."""
+    """Warm-up over the first steps of an optimiser, constant for HIGH of the time, then linear from START_DECAY down:
+    the factor on both rates."""
+    warm = min(1.0, (number + 1) / WARM_UP_STEPS)
     if progress < HIGH:
-        return min(1.0, (number + 1) / WARM_UP_STEPS)
-    return FINAL_LR + (START_DECAY - FINAL_LR) * max(0.0, 1 - progress) / (1 - HIGH)
+        return warm
+    return warm * (FINAL_LR + (START_DECAY - FINAL_LR) * max(0.0, 1 - progress) / (1 - HIGH))
 
 
 def balance(net, loads, progress):
@@ -146,7 +148,7 @@ def train(args):
     net = model_.Model(model_.CONFIG, torch.Generator().manual_seed(args.seed))
     start.build(net, tokenizer, torch.Generator().manual_seed(args.seed))
     optimizers = [optimizer.build(net, rank, args.threads) for rank in range(args.threads)]
-    state = {"step": 0, "tokens": 0, "seconds": 0.0, "curve": []}
+    state = {"step": 0, "first_step": 0, "tokens": 0, "seconds": 0.0, "skipped": 0.0, "curve": []}
     if args.resume:
         saved = torch.load(args.out / "state.pt")
         state = saved["state"]
@@ -158,7 +160,8 @@ def train(args):
     elif args.checkpoint:
         net.import_tensors(export.load_folder(args.checkpoint)[1])
         log = json.loads((args.checkpoint / "training_log.json").read_text(encoding="utf-8"))
-        state.update(step=log["steps"], tokens=log["tokens"], curve=log["curve"], seconds=HIGH * 60 * args.minutes)
+        state.update(step=log["steps"], first_step=log["steps"], tokens=log["tokens"], curve=log["curve"], seconds=HIGH * 60 * args.minutes)
+        state["skipped"] = state["seconds"] - 60 * log["minutes"]      # part of the schedule that was not trained
     shared = Shared(net, args.threads)
     context = torch.multiprocessing.get_context("fork")
     rng = random.Random(f"{args.seed}/{state['step']}/0")
@@ -188,7 +191,7 @@ def train(args):
     while state["seconds"] < total:
         began = time.monotonic()
         progress = state["seconds"] / total
-        factor = learning_rate(state["step"], progress)
+        factor = learning_rate(state["step"] - state["first_step"], progress)
         order(step=state["step"], progress=progress, factor=factor)
         tokens = work(0, net, *optimizers[0], shared, tokenizer, rng, shared.command.tolist(), args.batch)
         losses.append(float((shared.losses * shared.weights).sum() / shared.weights.sum()))
@@ -208,7 +211,7 @@ def train(args):
         if state["seconds"] - evaluated_at > 60 * args.evaluate_every or state["seconds"] >= total:
             evaluated_at = state["seconds"]
             scores = evaluate.teacher_forced(net, tokenizer)
-            state["curve"].append({"minutes": round(state["seconds"] / 60, 1), "step": state["step"],
+            state["curve"].append({"minutes": round((state["seconds"] - state["skipped"]) / 60, 1), "step": state["step"],
                                    "tokens": state["tokens"], "accuracy": scores})
             print("       ", json.dumps(scores), flush=True)
         if state["seconds"] - saved_at > 60 * args.save_every:

@@ -30,9 +30,9 @@ def stage(progress):
         return Stage(mix.START, 0.5, (1, 5), 0.03, 0.03, 0.0, 0.2, 0, (0, 0))
     if progress < 0.35:
         return Stage(mix.FINAL, 0.5, (1, 8), 0.05, 0.08, 0.02, 0.4, 0, (0, 0))
-    if progress < 0.60:
-        return Stage(mix.LAST, 0.5, (1, 8), 0.08, 0.08, 0.03, 0.4, 10, (600, 2000))
-    return Stage(mix.LAST, 0.5, (1, 8), 0.08, 0.08, 0.02, 0.4, 6, (1200, 4150))
+    if progress < 0.50:
+        return Stage(mix.LAST, 0.5, (1, 8), 0.10, 0.08, 0.03, 0.4, 8, (600, 2500))
+    return Stage(mix.LAST, 0.5, (1, 8), 0.10, 0.08, 0.02, 0.4, 5, (1200, 4150))
 
 
 def conversation(rng, now):

@@ -33,7 +33,7 @@ def export(state_folder, to, golden=True):
         "clean_up_tokenization_spaces": False})
     state = saved["state"]
     write_json(to / "training_log.json", {
-        "steps": state["step"], "tokens": state["tokens"], "minutes": round(state["seconds"] / 60, 1),
+        "steps": state["step"], "tokens": state["tokens"], "minutes": round((state["seconds"] - state["skipped"]) / 60, 1),
         "curve": state["curve"]})
     (to / "heldout").mkdir(exist_ok=True)
     for skill in mix.HELD_OUT:

@@ -14,8 +14,8 @@ START = {"recall": 38, "copy": 27, "memory": 12, "add": 8, "sort": 4, "count": 3
          "json": 4, "tool": 2, "greet": 2}
 FINAL = {"recall": 24, "copy": 13, "memory": 7, "add": 16, "sort": 13, "count": 4, "not_told": 8,
          "json": 8, "tool": 4, "greet": 2}
-LAST = {"recall": 24, "copy": 11, "memory": 5, "add": 26, "sort": 14, "count": 5, "not_told": 9,
-        "json": 4, "tool": 3, "greet": 2}
+LAST = {"recall": 26, "copy": 13, "memory": 6, "add": 20, "sort": 12, "count": 3, "not_told": 8,
+        "json": 3, "tool": 5, "greet": 2}
 
 
 def draw(rng, shares, level):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from . import words
 
 NOT_TOLD = "I was not told."
+NOTHING_TOLD = "Nothing I was told answers this."
 SYSTEMS = [
     "You are Nano, a small helpful assistant.", "You are a helpful assistant.",
     "Answer from what you were told.", "You are Nano. Be brief and exact.",
@@ -58,33 +59,35 @@ def digits(rng, n):
     return "".join(rng.choice("0123456789") for _ in range(n))
 
 
-# relation: (statements, questions, answer, value)
+# relation: (statements, questions, answer, answer when it was not told, value)
 RELATIONS = {
     "code": (["The code of {e} is {v}.", "{e} has the code {v}."],
              ["What is the code of {e}?", "Tell me the code of {e}."],
-             "The code of {e} is {v}.", lambda r: digits(r, 4)),
+             "The code of {e} is {v}.", "The code of {e} is unknown.", lambda r: digits(r, 4)),
     "password": (["The password of {e} is {v}.", "{e} uses the password {v}."],
                  ["What is the password of {e}?", "Tell me the password of {e}."],
-                 "The password of {e} is {v}.", lambda r: words.made_up(r)),
+                 "The password of {e} is {v}.", "The password of {e} is unknown.", words.made_up),
     "city": (["{e} lives in {v}.", "The home of {e} is in {v}."],
              ["Where does {e} live?", "In which city does {e} live?"],
-             "{e} lives in {v}.", lambda r: r.choice(words.CITIES)),
+             "{e} lives in {v}.", "{e} lives in an unknown city.", lambda r: r.choice(words.CITIES)),
     "colour": (["The favourite colour of {e} is {v}.", "{e} likes the colour {v}."],
                ["What is the favourite colour of {e}?", "Which colour does {e} like?"],
-               "The favourite colour of {e} is {v}.", lambda r: r.choice(words.COLOURS)),
+               "The favourite colour of {e} is {v}.", "The favourite colour of {e} is unknown.",
+               lambda r: r.choice(words.COLOURS)),
     "pet": (["{e} has a pet {v}.", "The pet of {e} is a {v}."],
             ["Which pet does {e} have?", "What is the pet of {e}?"],
-            "{e} has a pet {v}.", lambda r: r.choice(words.ANIMALS)),
+            "{e} has a pet {v}.", "{e} has a pet unknown to me.", lambda r: r.choice(words.ANIMALS)),
     "food": (["{e} likes to eat {v}.", "The favourite food of {e} is {v}."],
              ["What does {e} like to eat?", "What is the favourite food of {e}?"],
-             "{e} likes to eat {v}.", lambda r: r.choice(words.FOODS)),
+             "{e} likes to eat {v}.", "{e} likes to eat something unknown.", lambda r: r.choice(words.FOODS)),
     "job": (["{e} works as a {v}.", "The job of {e} is {v}."],
             ["What is the job of {e}?", "What does {e} work as?"],
-            "{e} works as a {v}.", lambda r: r.choice(words.JOBS)),
+            "{e} works as a {v}.", "{e} works as something unknown.", lambda r: r.choice(words.JOBS)),
     "secret": (["The secret {e} is {v}.", "Remember that the secret {e} is {v}."],
                ["What is the secret {e}?", "Tell me the secret {e}."],
-               "The secret {e} is {v}.", None),
+               "The secret {e} is {v}.", "The secret {e} is unknown.", None),
 }
+VALUE_ONLY_SHARE = 0.5
 VALUE_ONLY = [" Answer with the value only.", " Only the value, please."]
 INTRODUCTIONS = ["", "", "Here are my notes. ", "Remember this. ", "Please read this. ", "Note: "]
 ACKNOWLEDGEMENTS = ["I will remember that.", "Noted."]
@@ -103,7 +106,7 @@ def planted(rng, level, count):
                      "colour": lambda: rng.choice(words.COLOURS)}[entity]()
         else:
             entity = rng.choice(people) if rng.random() < 0.8 else words.name(rng, level.made_up)
-            value = RELATIONS[relation][3](rng)
+            value = RELATIONS[relation][4](rng)
         if (relation, entity) not in seen:
             seen.add((relation, entity))
             facts.append((relation, entity, value))
@@ -111,28 +114,29 @@ def planted(rng, level, count):
 
 
 def question(rng, fact):
-    """(question, answer, reasoning) about a planted fact, terse in 30 % of cases."""
+    """(question, answer, reasoning) about a planted fact; half of the questions ask for the value only."""
     relation, entity, value = fact
-    _, questions, answer, _ = RELATIONS[relation]
+    _, questions, answer, _, _ = RELATIONS[relation]
     text = rng.choice(questions).format(e=entity)
     full = answer.format(e=entity, v=value)
-    if rng.random() < 0.3:
+    if rng.random() < VALUE_ONLY_SHARE:
         return text + rng.choice(VALUE_ONLY), value, f"I was told: {full}"
     return text, full, f"I was told: {full}"
 
 
 def unknown(rng, level, facts):
-    """A question about something that no fact states."""
+    """A question about something that no fact states, in the forms of `question`."""
     stated = {(r, e) for r, e, _ in facts}
     while True:
         relation = rng.choice([r for r in RELATIONS if r != "secret"])
         known = [e for r, e, _ in facts if r != "secret"]
         entity = rng.choice(known) if known and rng.random() < 0.5 else words.name(rng, level.made_up)
         if (relation, entity) not in stated:
-            text = rng.choice(RELATIONS[relation][1]).format(e=entity)
-            if rng.random() < 0.2:
-                text += rng.choice(VALUE_ONLY)
-            return text, NOT_TOLD, "Nothing I was told answers this."
+            _, questions, _, untold, _ = RELATIONS[relation]
+            text = rng.choice(questions).format(e=entity)
+            if rng.random() < VALUE_ONLY_SHARE:
+                return text + rng.choice(VALUE_ONLY), NOT_TOLD, NOTHING_TOLD
+            return text, untold.format(e=entity), NOTHING_TOLD
 
 
 def statements(rng, level, facts):
@@ -175,10 +179,14 @@ def recall(rng, level, skill="recall", not_told=0.12):
     return conversation
 
 
+def refuses(answer):
+    return answer == NOT_TOLD or "unknown" in answer
+
+
 def not_told(rng, level):
     conversation = recall(rng, level, "not_told", not_told=0.7)
     if level.questions == 1:              # a held-out item must end in a refusal
-        while conversation["messages"][-1]["content"] != NOT_TOLD:
+        while not refuses(conversation["messages"][-1]["content"]):
             conversation = recall(rng, level, "not_told", not_told=0.7)
     return conversation
 
@@ -226,7 +234,7 @@ def memory(rng, level):
         missing = [k for k in MEMORY if k not in told]
         if missing and rng.random() < 0.1:
             say(conversation, rng.choice(MEMORY[rng.choice(missing)][2]), NOT_TOLD)
-            reasoning = "Nothing I was told answers this."
+            reasoning = NOTHING_TOLD
         else:
             answer = MEMORY[kind][3].format(v=told[kind])
             say(conversation, rng.choice(MEMORY[kind][2]), answer)
