@@ -1,0 +1,92 @@
+// KvDaemon: the KV cache of one host as a state machine: sessions in, grants, events and copies
+// out.
+//
+// The shell (io/kv/kv_server) owns sockets, memory and the clock. It opens a session per
+// connection, hands in each message with the time, calls work() while has_work() (one block copied
+// a call, so that messages are never behind a long copy), poll() when the disk has completions or
+// the deadline is there, and sends what take_outbox() gives. Everything else is decided here: what
+// is held and where (core/kvcache/host_tier), which loads are under way and who waits for them, who
+// may keep pins, what is told to the gateways, and why something missed.
+//
+// Invariants: see docs/design/0005-kv-cache.md; a lease gets exactly one Granted with `final`; only
+// sealed blocks are granted; a block that is pinned, being filled or being read or written by a
+// tier is never reused; after close() nothing of the session is left but quarantined blocks.
+// Errors: a session that breaks the protocol gets Goodbye and is closed by the shell; everything
+// else is a miss with a reason. Concurrency: one thread. Source: design.md section 6.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/rng.h"
+#include "domain/kv_messages.h"
+#include "port/block_tier.h"
+
+namespace penstock::service {
+
+// Memory that the shell has mapped.
+class KvMemory {
+ public:
+  virtual ~KvMemory() = default;
+  virtual std::span<std::byte> arena() = 0;  // the same for the daemon's life; 4 KiB aligned
+  // A session's pool as it was registered; empty when there is none (or its memory was withdrawn).
+  virtual std::span<const std::byte> pool(kv::SessionId session, std::uint32_t pool) = 0;
+};
+
+struct KvDaemonOptions {
+  std::uint64_t epoch = 0;  // drawn by the process
+  BlockKey key_check;       // hash of the fixed text under the deployment secret
+  std::vector<TtlClassSpec> classes;
+  Duration silence_max = std::chrono::seconds(5);  // of a holder, then its pins are quarantined
+  double quarantine_share_max = 0.1;               // of the arena, then the holder is killed
+  std::size_t sessions_max = 1024;
+  std::size_t leases_max = 4096;                        // of one session
+  std::size_t acquire_keys_max = std::size_t{1} << 16;  // of one request
+  std::size_t stores_pending_max = 65536;               // blocks waiting to be copied, all sessions
+  std::size_t loads_in_flight_max = 256;                // reads of tiers under way
+  std::size_t event_history_max = std::size_t{1} << 16;  // events kept for replay
+  std::size_t history_max = std::size_t{1} << 18;        // removed names remembered for explain
+};
+
+struct KvOutgoing {
+  kv::SessionId session;
+  kv::DaemonMessage message;
+  bool close = false;         // after sending
+  bool with_arena = false;    // send the arena's descriptor beside it (Welcome)
+  bool kill_process = false;  // the holder is mad: end its process
+};
+
+class KvDaemon {
+ public:
+  // `memory` and `disk` (null: no disk tier) outlive the daemon.
+  KvDaemon(KvDaemonOptions options, KvMemory& memory, BlockTier* disk);
+  ~KvDaemon();
+  KvDaemon(const KvDaemon&) = delete;
+  KvDaemon& operator=(const KvDaemon&) = delete;
+
+  void open(kv::SessionId session, TierNow now);
+  void close(kv::SessionId session, TierNow now);
+  void handle(kv::SessionId session, kv::ClientMessage message, TierNow now);
+  bool has_work() const;
+  void work(TierNow now);  // copies one block, or finishes one store
+  void poll(TierNow now);  // the disk's completions, deadlines, silent holders
+  std::optional<Instant> next_deadline() const;
+  std::vector<KvOutgoing> take_outbox();
+  // True once no write to the disk is pending (for an orderly stop).
+  bool settled() const;
+
+  // Numbers for metrics and `kv stat`; cheap.
+  std::string stat_json() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace penstock::service
