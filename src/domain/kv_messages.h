@@ -106,8 +106,15 @@ struct Admin {
 // The holder is alive; sent every second while leases are open.
 struct Alive {};
 
+// A block that the lease holds was copied and did not have the bytes of its checksums. The daemon
+// looks at the copy itself before it quarantines it: a reader's own memory may be what is broken.
+struct Report {
+  LeaseId lease = 0;
+  BlockName name;
+};
+
 using ClientMessage = std::variant<Hello, RegisterPool, RegisterRoot, Acquire, Release, Store,
-                                   Lookup, Subscribe, Admin, Alive>;
+                                   Lookup, Subscribe, Admin, Alive, Report>;
 
 // --- daemon to client
 // ------------------------------------------------------------------------------

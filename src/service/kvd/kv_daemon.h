@@ -35,7 +35,9 @@ class KvMemory {
  public:
   virtual ~KvMemory() = default;
   virtual std::span<std::byte> arena() = 0;  // the same for the daemon's life; 4 KiB aligned
-  // A session's pool as it was registered; empty when there is none (or its memory was withdrawn).
+  // A session's pool as it was registered; empty when there is none or its peer has hung up. To be
+  // asked again after each copy out of it: a peer that hung up in between may have overwritten what
+  // was being copied, so when it is empty then, the copy is discarded, not sealed.
   virtual std::span<const std::byte> pool(kv::SessionId session, std::uint32_t pool) = 0;
 };
 
