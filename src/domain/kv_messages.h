@@ -23,6 +23,7 @@ namespace penstock::kv {
 
 using SessionId = Id<struct KvSessionTag>;
 using LeaseId = std::uint64_t;  // unique within the session, chosen by the client
+inline constexpr std::uint32_t kKvProtocolVersion = 1;
 
 // --- client to daemon
 // ------------------------------------------------------------------------------
@@ -64,6 +65,8 @@ struct Acquire {
 // The engine reads no more: pins are dropped, unfinished loads are nobody's.
 struct Release {
   LeaseId lease = 0;
+  // Blocks whose copied bytes did not match their checksums; the daemon checks its own copy.
+  std::vector<BlockName> suspects{};
 };
 
 // One block to keep. Its slices lie in the worker's pool; the worker holds them still until the
@@ -90,7 +93,8 @@ struct Lookup {
   std::vector<BlockName> names;
 };
 
-// Events from `after` on; 0, or a number that is too old, begins with a snapshot.
+// `after` is the number of the last event known: events after it follow; 0, another epoch, or a
+// number that is too old begins with a snapshot.
 struct Subscribe {
   std::uint64_t epoch = 0;
   std::uint64_t after = 0;

@@ -79,7 +79,12 @@ class KvDaemon {
   void work(TierNow now);  // copies one block, or finishes one store
   void poll(TierNow now);  // the disk's completions, deadlines, silent holders
   std::optional<Instant> next_deadline() const;
+  // What is to be sent, in order; taken after every call above, so that "removed" is under way
+  // before the bytes go.
   std::vector<KvOutgoing> take_outbox();
+  // The shell's send queue of this session is full (or drained again): events are held back
+  // meanwhile; one who falls behind the kept history gets a snapshot.
+  void set_congested(kv::SessionId session, bool congested);
   // True once no write to the disk is pending (for an orderly stop).
   bool settled() const;
 
