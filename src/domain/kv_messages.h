@@ -65,8 +65,6 @@ struct Acquire {
 // The engine reads no more: pins are dropped, unfinished loads are nobody's.
 struct Release {
   LeaseId lease = 0;
-  // Blocks whose copied bytes did not match their checksums; the daemon checks its own copy.
-  std::vector<BlockName> suspects{};
 };
 
 // One block to keep. Its slices lie in the worker's pool; the worker holds them still until the
