@@ -1,9 +1,8 @@
 // One forward pass's input: rows of tokens, grouped in chunks of one sequence each.
 //
 // Invariants: chunks cover rows [0, tokens.size()) in order; a chunk's blocks cover positions
-// [0, position + rows) and everything before `position` is computed; only blocks that no other
-// sequence references are written.
-// Concurrency: values.
+// [0, position + rows) and everything before `position` is computed, or being loaded; only blocks
+// that no other sequence references are written. Concurrency: values.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@
 #include <vector>
 
 #include "domain/tokens.h"
-#include "engine/kv_pool.h"
+#include "engine/kv_hooks.h"
 
 namespace penstock::engine {
 
@@ -20,6 +19,7 @@ struct Chunk {
   std::uint32_t rows = 0;      // consecutive positions
   std::uint32_t position = 0;  // of the first row
   std::span<const BlockId> blocks;
+  PrefixLoad* load = nullptr;  // still copies the blocks before `position`; null: all are there
 };
 
 struct Batch {

@@ -129,12 +129,12 @@ Status check_request(const EngineRequest& r, const RequestLimits& limits) {
   return {};
 }
 
-Status check_prefix(const EngineRequest& r, const AttachedPrefix& prefix) {
-  if (prefix.length >= r.prompt->size() || prefix.blocks.size() != blocks_for(prefix.length)) {
+Status check_prefix(const EngineRequest& r, const PrefixLoad& prefix) {
+  const std::uint64_t tokens = std::uint64_t{prefix.blocks()} * kBlockTokens;
+  if (tokens >= r.prompt->size() + r.emitted.size()) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("an attached prefix of {} tokens in {} blocks does not fit a prompt of "
-                            "{} tokens",
-                            prefix.length, prefix.blocks.size(), r.prompt->size()));
+                fmt::format("a loaded prefix of {} tokens leaves nothing to compute of {} tokens",
+                            tokens, r.prompt->size() + r.emitted.size()));
   }
   return {};
 }

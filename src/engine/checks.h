@@ -28,6 +28,6 @@ struct RequestLimits {
 };
 // Everything about a request that does not depend on other requests.
 Status check_request(const EngineRequest& request, const RequestLimits& limits);
-Status check_prefix(const EngineRequest& request, const AttachedPrefix& prefix);
+Status check_prefix(const EngineRequest& request, const PrefixLoad& prefix);
 
 }  // namespace penstock::engine

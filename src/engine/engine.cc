@@ -74,7 +74,7 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
                                          options.max_batch_tokens,
                                          std::min(options.max_batch_tokens, options.max_sequences));
   state->scheduler = std::make_unique<Scheduler>(
-      *state->kv, SchedulerLimits{options.max_batch_tokens, options.max_sequences});
+      *state->kv, SchedulerLimits{options.max_batch_tokens, options.max_sequences}, config.layers);
   for (std::uint32_t i = 0; i < options.threads; ++i) {
     state->samplers.emplace_back(table, config.vocab_size);
   }
@@ -124,19 +124,10 @@ Status Engine::State::check(const EngineRequest& request) {
   return {};
 }
 
-Status Engine::submit(EngineRequest request, AttachedPrefix prefix) {
-  Status status = state_->check(request);
-  if (status) status = check_prefix(request, prefix);
-  const auto finish =
-      status ? state_->finish_reason_before(request) : std::optional<FinishReason>();
-  if (!status || finish) {
-    for (const BlockId block : prefix.blocks) {
-      state_->kv->release(block);
-    }
-    state_->publish_load();
-  }
-  if (!status) return status;
-  if (finish) {
+Status Engine::submit(EngineRequest request, std::shared_ptr<PrefixLoad> prefix) {
+  TRY_STATUS(state_->check(request));
+  if (prefix) TRY_STATUS(check_prefix(request, *prefix));
+  if (const auto finish = state_->finish_reason_before(request)) {
     EngineOutput out;
     out.request = request.id;
     out.finish = finish;
@@ -146,7 +137,7 @@ Status Engine::submit(EngineRequest request, AttachedPrefix prefix) {
   auto entry = std::make_unique<Request>();
   entry->finished.assign(request.sampling.choices, false);
   entry->request = std::move(request);
-  state_->scheduler->add(std::move(entry), std::move(prefix.blocks), prefix.length);
+  state_->scheduler->add(std::move(entry), std::move(prefix));
   state_->publish_load();
   return {};
 }
@@ -180,6 +171,7 @@ void Engine::State::draw_tokens() {
   draws.clear();
   const std::vector<Sequence*>& sequences = scheduler->logit_sequences();
   for (std::size_t row = 0; row < sequences.size(); ++row) {
+    if (sequences[row] == nullptr) continue;
     draws.push_back({sequences[row], row, std::nullopt});
     for (Sequence* other : scheduler->fork(*sequences[row])) {
       draws.push_back({other, row, std::nullopt});
@@ -293,11 +285,12 @@ KvPool& Engine::pool() {
   return *state_->kv;
 }
 
-std::optional<SequenceBlocks> Engine::sequence_blocks(RequestId request,
-                                                      std::uint32_t choice) const {
-  const Sequence* sequence = state_->scheduler->running(request, choice);
-  if (sequence == nullptr) return std::nullopt;
-  return SequenceBlocks{sequence->blocks, sequence->computed};
+const ModelConfig& Engine::config() const {
+  return state_->config;
+}
+
+void Engine::set_block_sink(BlockSink* sink) {
+  state_->scheduler->set_block_sink(sink);
 }
 
 void Engine::set_logits_observer(LogitsObserver observer) {

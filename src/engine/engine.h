@@ -28,9 +28,11 @@
 #include "base/result.h"
 #include "domain/engine.h"
 #include "engine/kernels/instruction_set.h"
-#include "engine/kv_pool.h"
+#include "engine/kv_hooks.h"
 
 namespace penstock::engine {
+
+struct ModelConfig;
 
 struct EngineOptions {
   std::string checkpoint_dir;  // config.json and model.safetensors lie here
@@ -67,19 +69,6 @@ struct ExpertCounts {
   std::vector<std::uint64_t> counts;
 };
 
-// KV computed before, put in place by a KV cache: `blocks` hold positions [0, length). The engine
-// takes over one reference of each block, on success and on failure.
-struct AttachedPrefix {
-  std::vector<BlockId> blocks;
-  std::uint32_t length = 0;  // at most the number of prompt tokens less one
-};
-
-// What a running choice holds: block i covers positions [64 i, 64 i + 64); `computed` are valid.
-struct SequenceBlocks {
-  std::span<const BlockId> blocks;  // valid until the next call on the engine
-  std::uint32_t computed = 0;
-};
-
 // Sees the raw logits of each sampled row, before penalties: request, choice, position of the token
 // that they choose, logits [vocab]. For tests and evaluation; called on the engine's thread.
 using LogitsObserver =
@@ -97,7 +86,8 @@ class Engine {
   // sampling range; `field` says which), kContextLengthExceeded (prompt and emitted leave no room,
   // or the pool can never hold them), kConflict (id in use), kOverloaded (queue full),
   // kModelNotFound (request.model is neither empty nor this model's name).
-  Status submit(EngineRequest request, AttachedPrefix prefix = {});
+  // `prefix` holds KV of its first tokens; it must leave at least one to compute.
+  Status submit(EngineRequest request, std::shared_ptr<PrefixLoad> prefix = nullptr);
   // Ends the request: its unfinished choices report FinishReason::kCancelled in the next step.
   // Unknown ids are ignored.
   void cancel(RequestId request);
@@ -112,11 +102,11 @@ class Engine {
   std::string summary() const;
   ExpertCounts expert_counts() const;
 
-  // The shared-memory pool, for a KV cache that copies blocks out and puts blocks in between steps.
+  // The shared-memory pool, for a KV cache that copies blocks out and puts blocks in.
   KvPool& pool();
-  // The blocks of a running choice; nullopt when it is not running (waiting, preempted, finished).
-  std::optional<SequenceBlocks> sequence_blocks(RequestId request, std::uint32_t choice) const;
-
+  const ModelConfig& config() const;
+  // Shown every block that is computed, from now on; null: nobody.
+  void set_block_sink(BlockSink* sink);
   void set_logits_observer(LogitsObserver observer);
 
  private:

@@ -6,6 +6,7 @@
 #include <map>
 #include <tuple>
 
+#include "engine/testing/memory_cache.h"
 #include "engine/testing/random_checkpoint.h"
 
 #include <doctest/doctest.h>
@@ -185,51 +186,68 @@ TEST_CASE("cancelling ends every unfinished choice once, waiting or running") {
   CHECK(finish_all(*engine).size() == 1);
 }
 
-TEST_CASE("blocks computed elsewhere are attached instead of computed") {
+TEST_CASE("blocks computed elsewhere are loaded instead of computed") {
   Fixture f;
   const auto engine = f.open();
   std::vector<TokenId> prompt;
   for (TokenId i = 0; i < 130; ++i)
     prompt.push_back(i * 7 % 90);
-  REQUIRE(engine->submit(request(1, prompt, 10)));
-  // Copies the blocks out after the prefill, as a KV cache does.
-  Answers cold;
-  collect(cold, engine->step());
-  const auto held = engine->sequence_blocks(RequestId(1), 0);
-  REQUIRE(held);
-  CHECK(held->computed == 130);
-  std::vector<std::vector<std::byte>> saved;
-  for (const BlockId b : held->blocks) {
-    const auto bytes = engine->pool().payload(b);
-    saved.emplace_back(bytes.begin(), bytes.end());
-  }
-  while (engine->has_work())
-    collect(cold, engine->step());
+  MemoryCache cache(engine->pool(), engine->config());
+  engine->set_block_sink(&cache);
+  REQUIRE(engine->submit(request(1, prompt, 80)));
+  const Answer cold = finish_all(*engine).at({1, 0});
+  CHECK(cold.cached == 0);
+  // 130 + 79 computed tokens are three whole blocks, each shown once.
+  CHECK(cache.shown() == 3);
+  engine->set_block_sink(nullptr);
 
-  for (const std::uint32_t length : {64U, 128U, 100U, 129U}) {
-    AttachedPrefix prefix;
-    prefix.length = length;
-    for (std::uint32_t i = 0; i * 64 < length; ++i) {
-      prefix.blocks.push_back(*engine->pool().allocate());
-      std::ranges::copy(saved[i], engine->pool().payload(prefix.blocks.back()).begin());
-    }
-    // A cache that keeps its own reference makes the engine copy a partial block before it writes.
-    for (const BlockId b : prefix.blocks)
-      engine->pool().retain(b);
-    REQUIRE(engine->submit(request(1, prompt, 10), prefix));
+  struct Case {
+    MemoryCache::LoadPlan plan;
+    std::uint32_t cached;
+  };
+  const Case cases[] = {
+      {{.blocks = 0}, 0},
+      {{.blocks = 1}, 64},
+      {{.blocks = 2}, 128},
+      {{.blocks = 2, .polls_late = 5}, 128},
+      {{.blocks = 2, .wrong_layer = 0, .wrong_block = 0}, 0},
+      {{.blocks = 2, .wrong_layer = 0, .wrong_block = 1}, 64},
+      {{.blocks = 2, .polls_late = 2, .wrong_layer = 2, .wrong_block = 1}, 64},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.plan.blocks);
+    CAPTURE(c.plan.wrong_layer);
+    REQUIRE(engine->submit(request(1, prompt, 80), cache.load(engine->pool(), prompt, c.plan)));
     const Answer warm = finish_all(*engine).at({1, 0});
-    CHECK(warm.cached == length);
-    CHECK(warm.tokens == cold.at({1, 0}).tokens);
-    for (const BlockId b : prefix.blocks) {
-      CHECK(engine->pool().references(b) == 1);
-      engine->pool().release(b);
-    }
+    CHECK(warm.cached == c.cached);
+    CHECK(warm.tokens == cold.tokens);
+    CHECK(engine->load().kv_tokens_used == Tokens(0));
   }
-  AttachedPrefix wrong;
-  wrong.length = 130;
-  wrong.blocks = {*engine->pool().allocate(), *engine->pool().allocate(),
-                  *engine->pool().allocate()};
-  CHECK(!engine->submit(request(1, prompt, 10), wrong));
+  // A load must leave something to compute.
+  prompt.resize(128);
+  CHECK(!engine->submit(request(1, prompt, 10), cache.load(engine->pool(), prompt, {.blocks = 2})));
+}
+
+TEST_CASE("a late load does not hold up others") {
+  Fixture f;
+  const auto engine = f.open();
+  std::vector<TokenId> prompt(130, 3);
+  MemoryCache cache(engine->pool(), engine->config());
+  engine->set_block_sink(&cache);
+  REQUIRE(engine->submit(request(1, prompt, 2)));
+  finish_all(*engine);
+  REQUIRE(engine->submit(request(2, {5, 6}, 20)));
+  engine->step();
+  REQUIRE(engine->submit(request(3, prompt, 2),
+                         cache.load(engine->pool(), prompt, {.blocks = 2, .polls_late = 10})));
+  for (int i = 0; i < 8; ++i) {
+    Answers answers;
+    collect(answers, engine->step());
+    CHECK(answers.contains({2, 0}));
+    CHECK(!answers.contains({3, 0}));
+  }
+  engine->cancel(RequestId(3));  // with its load under way
+  finish_all(*engine);
   CHECK(engine->load().kv_tokens_used == Tokens(0));
 }
 

@@ -205,6 +205,9 @@ void Model::attend(const LayerWeights& layer, std::uint32_t index, const Batch& 
                          rows});
   }
   multiply(kernels_, pool_, products_);
+  for (const Chunk& chunk : batch.chunks) {
+    if (chunk.load != nullptr) chunk.load->wait_layer(index);
+  }
   attention_.run(index, q_latent_.data(), attended_.data());
 
   const std::size_t value_stride = std::size_t{c.heads} * c.value_width;

@@ -1,5 +1,5 @@
-// Law 3 as a property: whatever the batch, chunking, threads, instruction set, preemption or point
-// of continuation, a request gets the logits, as bits, that it gets alone.
+// Law 3 as a property: whatever the batch, chunking, threads, instruction set, preemption, loaded
+// prefix or point of continuation, a request gets the logits, as bits, that it gets alone.
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/rng.h"
 #include "engine/engine.h"
+#include "engine/testing/memory_cache.h"
 #include "engine/testing/random_checkpoint.h"
 
 #include <doctest/doctest.h>
@@ -24,6 +25,7 @@ struct Trace {
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::vector<OutputToken>> tokens;
   std::map<std::pair<std::uint64_t, std::uint32_t>, FinishReason> finish;
   std::uint32_t preempted = 0;
+  std::uint32_t loads = 0;
 };
 
 std::uint32_t below(Rng& rng, std::uint32_t n) {
@@ -95,25 +97,53 @@ void take(Trace& trace, const StepOutputs& step) {
 }
 
 // Each request alone, in one chunk, on one thread, with the plainest instruction set.
-Trace run_alone(const EngineOptions& base, const std::vector<EngineRequest>& requests) {
+// All blocks that it computes are kept in `cache`.
+struct Alone {
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<MemoryCache> cache;
+  Trace trace;
+};
+Alone run_alone(const EngineOptions& base, const std::vector<EngineRequest>& requests) {
   EngineOptions options = base;
   options.threads = 1;
   options.instruction_set = InstructionSet::kPortable;
   auto engine = Engine::open(options);
   REQUIRE(engine);
-  Trace trace;
-  watch(**engine, trace);
+  Alone alone{std::move(*engine), nullptr, {}};
+  alone.cache = std::make_unique<MemoryCache>(alone.engine->pool(), alone.engine->config());
+  alone.engine->set_block_sink(alone.cache.get());
+  watch(*alone.engine, alone.trace);
   for (const EngineRequest& r : requests) {
-    REQUIRE((*engine)->submit(r));
-    while ((*engine)->has_work())
-      take(trace, (*engine)->step());
+    REQUIRE(alone.engine->submit(r));
+    while (alone.engine->has_work())
+      take(alone.trace, alone.engine->step());
   }
-  return trace;
+  return alone;
+}
+
+// A prefix of the request from the cache: any length of what is there, late or wrong at times.
+std::shared_ptr<PrefixLoad> random_load(const MemoryCache& cache, Engine& engine,
+                                        const EngineRequest& r, Rng& rng) {
+  std::vector<TokenId> tokens = *r.prompt;
+  tokens.insert(tokens.end(), r.emitted.begin(), r.emitted.end());
+  const auto most = static_cast<std::uint32_t>((tokens.size() - 1) / kBlockTokens);
+  MemoryCache::LoadPlan plan;
+  plan.blocks = below(rng, std::min(cache.held(tokens), most) + 1);
+  if (plan.blocks == 0) return nullptr;
+  if (rng.below(2) == 0) plan.polls_late = below(rng, 8);
+  // Cutting a prefix moves the point where it resumes, and the windows were brought for another
+  // one.
+  const bool has_windows = std::ranges::any_of(engine.config().window, std::identity());
+  if (rng.below(3) == 0) {
+    plan.wrong_layer = below(rng, engine.config().layers);
+    plan.wrong_block = has_windows ? 0 : below(rng, plan.blocks);
+  }
+  return cache.load(engine.pool(), tokens, plan);
 }
 
 // All of them at random times under random conditions, with strangers that come and go.
 Trace run_mixed(const EngineOptions& base, std::vector<EngineRequest> requests, Rng& rng,
-                const CheckpointShape& shape) {
+                const CheckpointShape& shape, const MemoryCache& cache) {
   EngineOptions options = base;
   options.threads = 1 + below(rng, 3);
   const InstructionSet sets[] = {InstructionSet::kPortable, InstructionSet::kAvx2,
@@ -133,7 +163,10 @@ Trace run_mixed(const EngineOptions& base, std::vector<EngineRequest> requests, 
     REQUIRE(steps < 20000);
     if (!requests.empty() && rng.below(3) == 0) {
       const std::size_t pick = rng.below(requests.size());
-      REQUIRE((*engine)->submit(requests[pick]));
+      std::shared_ptr<PrefixLoad> load;
+      if (rng.below(2) == 0) load = random_load(cache, **engine, requests[pick], rng);
+      if (load) ++trace.loads;
+      REQUIRE((*engine)->submit(requests[pick], load));
       requests.erase(requests.begin() + static_cast<std::ptrdiff_t>(pick));
     }
     if (stranger < kStrangers + 10 && rng.below(8) == 0) {
@@ -190,6 +223,7 @@ void compare(const Trace& alone, const Trace& mixed, const std::vector<EngineReq
 
 TEST_CASE("logits are the same bits on every path") {
   std::uint32_t preempted = 0;
+  std::uint32_t loads = 0;
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     CAPTURE(seed);
     Rng rng(seed);
@@ -202,7 +236,8 @@ TEST_CASE("logits are the same bits on every path") {
     std::vector<EngineRequest> requests;
     for (std::uint64_t id = 1; id <= 6; ++id)
       requests.push_back(random_request(rng, id, shape));
-    const Trace alone = run_alone(options, requests);
+    const Alone lone = run_alone(options, requests);
+    const Trace& alone = lone.trace;
     for (int round = 0; round < 5; ++round) {
       CAPTURE(round);
       std::vector<EngineRequest> again = requests;
@@ -214,12 +249,14 @@ TEST_CASE("logits are the same bits on every path") {
           r.emitted.push_back(tokens[r.emitted.size()].token);
         }
       }
-      const Trace mixed = run_mixed(options, again, rng, shape);
+      const Trace mixed = run_mixed(options, again, rng, shape, *lone.cache);
       preempted += mixed.preempted;
+      loads += mixed.loads;
       compare(alone, mixed, again);
     }
   }
   CHECK(preempted > 0);
+  CHECK(loads > 20);
 }
 
 }  // namespace penstock::engine

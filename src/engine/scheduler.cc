@@ -25,17 +25,14 @@ Scheduler::~Scheduler() {
     give_back(*s);
 }
 
-void Scheduler::add(std::unique_ptr<Request> request, std::vector<BlockId> blocks,
-                    std::uint32_t computed) {
+void Scheduler::add(std::unique_ptr<Request> request, std::shared_ptr<PrefixLoad> load) {
   auto sequence = std::make_unique<Sequence>();
   request->order = next_order_++;
-  request->cached_tokens = computed;
   sequence->request = request.get();
   sequence->tokens = *request->request.prompt;
   const std::vector<TokenId>& emitted = request->request.emitted;
   sequence->tokens.insert(sequence->tokens.end(), emitted.begin(), emitted.end());
-  sequence->blocks = std::move(blocks);
-  sequence->computed = computed;
+  if (load && load->blocks() > 0) sequence->load = std::move(load);
   const RequestId id = request->request.id;
   ENSURE(requests_.emplace(id, std::move(request)).second);
   queue(std::move(sequence));
@@ -52,6 +49,11 @@ void Scheduler::queue(Owned sequence) {
 }
 
 void Scheduler::give_back(Sequence& sequence) {
+  if (sequence.load) {
+    sequence.load->stop();
+    sequence.load = nullptr;
+  }
+  if (!sequence.request->forked) sequence.request->cached_tokens = 0;
   for (const BlockId block : sequence.blocks)
     kv_.release(block);
   sequence.blocks.clear();
@@ -59,20 +61,55 @@ void Scheduler::give_back(Sequence& sequence) {
   sequence.scheduled = 0;
 }
 
+bool Scheduler::is_loading(const Sequence& sequence) const {
+  return sequence.load && !sequence.load->ready(0);
+}
+
+void Scheduler::start_load(Sequence& sequence) {
+  while (sequence.blocks.size() < sequence.load->blocks())
+    sequence.blocks.push_back(*kv_.allocate());
+  sequence.computed = sequence.load->blocks() * kBlockTokens;
+  sequence.load->start(sequence.blocks);
+}
+
+bool Scheduler::end_load(Sequence& sequence) {
+  const std::uint32_t wanted = sequence.load->blocks();
+  const std::uint32_t right = sequence.load->wait_layer(layers_ - 1);
+  sequence.load->stop();
+  sequence.load = nullptr;
+  sequence.shown = right;
+  sequence.request->cached_tokens = std::min(right * kBlockTokens, sequence.prompt_length());
+  if (right >= wanted) return true;
+  while (sequence.blocks.size() > right) {
+    kv_.release(sequence.blocks.back());
+    sequence.blocks.pop_back();
+  }
+  sequence.computed = right * kBlockTokens;
+  return false;
+}
+
+void Scheduler::show(Sequence& sequence, bool answer_end) {
+  const std::uint32_t whole = sequence.computed / kBlockTokens;
+  const std::uint32_t of_prompt = sequence.prompt_length() / kBlockTokens;
+  if (sink_ == nullptr || whole == 0 || (whole <= sequence.shown && !answer_end)) return;
+  sink_->computed({.request = &sequence.request->request,
+                   .choice = sequence.choice,
+                   .tokens = std::span(sequence.tokens).first(sequence.computed),
+                   .blocks = std::span(sequence.blocks).first(whole),
+                   .first_new = std::min(sequence.shown, whole),
+                   .prompt_end = whole == of_prompt,
+                   .answer_end = answer_end});
+  sequence.shown = whole;
+}
+
 bool Scheduler::reclaim(const Sequence& sequence) {
   Sequence* victim = nullptr;
   for (const Owned& s : running_) {
     if (!s->blocks.empty() && sequence.older_than(*s)) victim = s.get();
   }
-  for (const Owned& s : waiting_) {
-    const bool younger = sequence.older_than(*s) && (victim == nullptr || victim->older_than(*s));
-    if (!s->blocks.empty() && younger) victim = s.get();
-  }
   if (victim == nullptr) return false;
   give_back(*victim);
-  const bool was_running =
-      std::ranges::any_of(running_, [&](const Owned& s) { return s.get() == victim; });
-  if (was_running) preempted_.push_back(victim);
+  preempted_.push_back(victim);
   return true;
 }
 
@@ -102,10 +139,22 @@ void Scheduler::assign_rows() {
   std::uint32_t budget = limits_.max_batch_tokens;
   for (const bool decodes : {true, false}) {
     for (const Owned& s : running_) {
-      if ((s->pending() == 1) != decodes) continue;
+      if ((s->pending() == 1) != decodes || is_loading(*s)) continue;
       s->scheduled = std::min(s->pending(), budget);
       budget -= s->scheduled;
     }
+  }
+}
+
+void Scheduler::assign_to_loading() {
+  for (const Owned& s : running_) {
+    if (s->scheduled > 0) return;
+  }
+  for (const Owned& s : running_) {
+    if (!s->load) continue;
+    const std::uint32_t rows = std::min(s->pending(), limits_.max_batch_tokens);
+    if (reserve(*s, rows)) s->scheduled = rows;
+    return;
   }
 }
 
@@ -123,10 +172,12 @@ PlanStats Scheduler::plan(Batch& batch) {
     }
     budget -= s->scheduled;
   }
-  stats.preempted = static_cast<std::uint32_t>(preempted_.size());
   requeue_preempted();
   // Nobody comes in while somebody was thrown out: it would only trade places.
-  if (stats.preempted == 0) admit(budget);
+  if (preempted_.empty()) admit(budget);
+  assign_to_loading();
+  stats.preempted = static_cast<std::uint32_t>(preempted_.size());
+  requeue_preempted();
   emit(batch, stats);
   return stats;
 }
@@ -146,23 +197,14 @@ void Scheduler::admit(std::uint32_t budget) {
   while (!waiting_.empty() && budget > 0 && running_.size() < limits_.max_sequences) {
     Sequence& s = *waiting_.front();
     // Room for all it has and one token more, so that it does not come in to be thrown out.
-    const std::uint32_t wanted = blocks_for(s.length() + 1);
-    const auto held = static_cast<std::uint32_t>(s.blocks.size());
-    const std::uint32_t missing = (wanted > held ? wanted - held : 0) + (held > 0 ? 1 : 0);
-    while (kv_.free_blocks() < missing && running_.empty() && reclaim(s)) {
+    if (kv_.free_blocks() < blocks_for(s.length() + 1)) return;
+    if (s.load) {
+      start_load(s);
+    } else {
+      s.scheduled = std::min(s.pending(), budget);
+      ENSURE(reserve(s, s.scheduled));
+      budget -= s.scheduled;
     }
-    if (kv_.free_blocks() < missing) {
-      if (!running_.empty() || s.blocks.empty()) return;
-      // Alone, and its own attached prefix is in the way (a copy of its last block does not fit).
-      give_back(s);
-      continue;
-    }
-    s.scheduled = std::min(s.pending(), budget);
-    if (!reserve(s, s.scheduled)) {
-      s.scheduled = 0;
-      return;
-    }
-    budget -= s.scheduled;
     Owned sequence = std::move(waiting_.front());
     waiting_.pop_front();
     running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, by_age),
@@ -178,7 +220,7 @@ void Scheduler::emit(Batch& batch, PlanStats& stats) {
     const std::uint32_t row = batch.rows();
     const auto begin = s->tokens.begin() + s->computed;
     batch.tokens.insert(batch.tokens.end(), begin, begin + s->scheduled);
-    batch.chunks.push_back({row, s->scheduled, s->computed, s->blocks});
+    batch.chunks.push_back({row, s->scheduled, s->computed, s->blocks, s->load.get()});
     if (s->scheduled == s->pending()) {
       batch.logit_rows.push_back(batch.rows() - 1);
       logit_sequences_.push_back(s.get());
@@ -193,8 +235,15 @@ void Scheduler::emit(Batch& batch, PlanStats& stats) {
 
 void Scheduler::advance() {
   for (const Owned& s : running_) {
-    s->computed += s->scheduled;
+    if (s->scheduled == 0) continue;
+    const bool is_right = !s->load || end_load(*s);
+    if (is_right) {
+      s->computed += s->scheduled;
+    } else {
+      std::ranges::replace(logit_sequences_, s.get(), nullptr);
+    }
     s->scheduled = 0;
+    show(*s, false);
   }
 }
 
@@ -207,6 +256,7 @@ std::vector<Sequence*> Scheduler::fork(Sequence& first) {
     copy->request = &request;
     copy->choice = choice;
     copy->tokens = first.tokens;
+    copy->shown = first.shown;
     made.push_back(copy.get());
     if (running_.size() >= limits_.max_sequences) {
       queue(std::move(copy));
@@ -223,6 +273,7 @@ std::vector<Sequence*> Scheduler::fork(Sequence& first) {
 }
 
 void Scheduler::finish(Sequence& sequence) {
+  show(sequence, true);
   give_back(sequence);
   sequence.request->finished[sequence.choice] = true;
   const auto is_it = [&](const Owned& s) { return s.get() == &sequence; };
@@ -232,6 +283,7 @@ void Scheduler::finish(Sequence& sequence) {
 void Scheduler::drop(const Request& request) {
   const auto of_it = [&](const Owned& s) {
     if (s->request != &request) return false;
+    if (!s->load) show(*s, true);
     give_back(*s);
     return true;
   };
@@ -241,13 +293,6 @@ void Scheduler::drop(const Request& request) {
 
 void Scheduler::forget(RequestId id) {
   requests_.erase(id);
-}
-
-const Sequence* Scheduler::running(RequestId id, std::uint32_t choice) const {
-  for (const Owned& s : running_) {
-    if (s->request->request.id == id && s->choice == choice) return s.get();
-  }
-  return nullptr;
 }
 
 }  // namespace penstock::engine

@@ -39,10 +39,12 @@ struct Request {
 struct Sequence {
   Request* request = nullptr;
   std::uint32_t choice = 0;
-  std::vector<TokenId> tokens;  // prompt, emitted, generated
-  std::uint32_t computed = 0;   // of tokens: have KV
-  std::vector<BlockId> blocks;  // cover at least [0, computed)
-  std::uint32_t scheduled = 0;  // rows in the batch being planned or run
+  std::vector<TokenId> tokens;       // prompt, emitted, generated
+  std::uint32_t computed = 0;        // of tokens: have KV
+  std::vector<BlockId> blocks;       // cover at least [0, computed)
+  std::uint32_t scheduled = 0;       // rows in the batch being planned or run
+  std::uint32_t shown = 0;           // leading blocks that the sink has seen or that were loaded
+  std::shared_ptr<PrefixLoad> load;  // of blocks [0, load->blocks()), until it has ended
 
   std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()); }
   std::uint32_t pending() const { return length() - computed; }
@@ -69,22 +71,25 @@ struct PlanStats {
 
 class Scheduler {
  public:
-  Scheduler(KvPool& kv, SchedulerLimits limits) : kv_(kv), limits_(limits) {}
+  Scheduler(KvPool& kv, SchedulerLimits limits, std::uint32_t layers)
+      : kv_(kv), limits_(limits), layers_(layers) {}
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Queues choice 0 of the request; takes over the references in `blocks` (positions [0,
-  // computed)).
-  void add(std::unique_ptr<Request> request, std::vector<BlockId> blocks, std::uint32_t computed);
+  // Queues choice 0 of the request; `load` (may be null) brings its first blocks.
+  void add(std::unique_ptr<Request> request, std::shared_ptr<PrefixLoad> load);
   Request* find(RequestId id);
 
   // Fills the batch for the next forward pass and marks what each sequence gets. A sequence whose
   // last pending token is in the batch asks for logits; logit_sequences() lists those, row by row.
   PlanStats plan(Batch& batch);
+  // After advance(), null stands for a sequence whose rows were computed on a prefix that turned
+  // out to be wrong: they are computed again.
   const std::vector<Sequence*>& logit_sequences() const { return logit_sequences_; }
-  // The forward pass is done: scheduled rows are computed.
+  // The forward pass is done: scheduled rows are computed. Loads that took part in it have ended.
   void advance();
+  void set_block_sink(BlockSink* sink) { sink_ = sink; }
 
   // Makes the other choices of a sequence whose prompt was just computed; they share its blocks, or
   // wait when max_sequences run already. Returns the new sequences, by choice.
@@ -95,7 +100,6 @@ class Scheduler {
   void drop(const Request& request);
   void forget(RequestId id);
 
-  const Sequence* running(RequestId id, std::uint32_t choice) const;
   std::uint32_t running_count() const { return static_cast<std::uint32_t>(running_.size()); }
   std::uint32_t waiting_count() const { return static_cast<std::uint32_t>(waiting_.size()); }
   bool idle() const { return running_.empty() && waiting_.empty(); }
@@ -104,10 +108,18 @@ class Scheduler {
   using Owned = std::unique_ptr<Sequence>;
 
   void assign_rows();
+  // With nothing else to do, the oldest sequence with a load gets rows and waits for its layers.
+  void assign_to_loading();
   bool reserve(Sequence& sequence, std::uint32_t rows);
   // Takes the blocks of the youngest holder that is younger than `sequence`; false when none is.
   bool reclaim(const Sequence& sequence);
   void give_back(Sequence& sequence);
+  // True for a sequence that waits for layer 0 of its prefix.
+  bool is_loading(const Sequence& sequence) const;
+  void start_load(Sequence& sequence);
+  // Takes the finished load away and cuts the sequence to what arrived; false when it was cut.
+  bool end_load(Sequence& sequence);
+  void show(Sequence& sequence, bool answer_end);
   void queue(Owned sequence);
   void admit(std::uint32_t budget);
   void emit(Batch& batch, PlanStats& stats);
@@ -115,6 +127,8 @@ class Scheduler {
 
   KvPool& kv_;
   SchedulerLimits limits_;
+  std::uint32_t layers_;
+  BlockSink* sink_ = nullptr;
   std::uint64_t next_order_ = 1;
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<Owned> running_;        // oldest first
