@@ -19,6 +19,16 @@
 
 namespace penstock {
 
+// What the KV cache is told about a request. With an empty scope nothing is looked up or kept.
+struct CacheHints {
+  std::string scope;      // who may share its KV: "tenant:acme", "user:acme/u1", "deployment"
+  std::string tenant;     // whose share of the cache it counts against
+  std::string ttl_class;  // "chat", "agent"; empty: the default class
+  std::string request;    // the request's id, for `penstock kv explain`
+
+  bool operator==(const CacheHints&) const = default;
+};
+
 struct EngineRequest {
   RequestId id;
   std::string model;  // canonical name, never an alias
@@ -27,6 +37,7 @@ struct EngineRequest {
   // Tokens of choice 0 already emitted elsewhere (a continued stream); they are prefilled like a
   // prompt, count for penalties, and sampling goes on at position prompt + emitted.
   std::vector<TokenId> emitted;
+  CacheHints cache = {};
 };
 
 enum class FinishReason : std::uint8_t {
@@ -72,6 +83,18 @@ struct EngineLoad {
   std::uint32_t model = 0;  // index into WorkerDescription::models
 };
 
+// Everything that names the KV bytes of a model on its worker, besides the tokens and the scope:
+// equal identities mean equal bytes. block_tokens 0: its KV can't be cached.
+struct KvIdentity {
+  std::string weights_digest;
+  std::string engine_build;
+  std::string kv_format;
+  std::uint32_t block_tokens = 0;
+  std::uint32_t window_tokens = 0;  // whole blocks that sliding windows reach back; 0 without any
+
+  bool operator==(const KvIdentity&) const = default;
+};
+
 // A model as its worker serves it.
 struct ModelDescription {
   std::string name;
@@ -79,6 +102,7 @@ struct ModelDescription {
   std::uint32_t context_length = 0;
   std::uint32_t vocab_size = 0;
   bool bit_exact = false;  // law 3: the engine promises identical bits on every path
+  KvIdentity kv = {};
 };
 
 struct WorkerDescription {

@@ -53,6 +53,25 @@ struct Engine::State {
   void publish_load();
 };
 
+namespace {
+
+KvIdentity kv_identity(const ModelConfig& config, const KvLayout& layout, std::string digest) {
+  KvIdentity identity;
+  identity.weights_digest = std::move(digest);
+  identity.engine_build = fmt::format("embedded arithmetic {}", kArithmeticVersion);
+  identity.kv_format = fmt::format("mla {} layers {} latent {} rope {}",
+                                   layout.dtype == KvDtype::kBf16 ? "bf16" : "f32", layout.layers,
+                                   layout.latent_width, layout.rope_width);
+  identity.block_tokens = kBlockTokens;
+  // A query sees itself and window - 1 keys before it.
+  const std::uint32_t window = std::ranges::max(config.window);
+  if (window > 0)
+    identity.window_tokens = (window + kBlockTokens - 2) / kBlockTokens * kBlockTokens;
+  return identity;
+}
+
+}  // namespace
+
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Engine::~Engine() = default;
 
@@ -80,8 +99,13 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   }
   // What one request can use at most: a pool may be smaller than the model's context.
   const std::uint32_t usable = std::min(options.context_length, blocks * kBlockTokens);
-  state->description = {options.model_name, options.checkpoint_dir, usable, config.vocab_size,
-                        true};
+  TRY(const std::string digest, weights_digest(options.checkpoint_dir));
+  state->description = {options.model_name,
+                        options.checkpoint_dir,
+                        usable,
+                        config.vocab_size,
+                        true,
+                        kv_identity(config, layout, digest)};
   state->options = std::move(options);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }

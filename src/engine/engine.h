@@ -34,6 +34,11 @@ namespace penstock::engine {
 
 struct ModelConfig;
 
+// Names what the engine computes, to the bit: raised whenever an answer could differ from that of
+// an earlier build (docs/design/0003-one-arithmetic.md), so that KV of one is never used by the
+// other.
+inline constexpr std::uint32_t kArithmeticVersion = 1;
+
 struct EngineOptions {
   std::string checkpoint_dir;  // config.json and model.safetensors lie here
   std::string model_name;      // empty = the folder's name

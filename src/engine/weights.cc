@@ -4,11 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 
 #include <fmt/format.h>
 
+#include "base/hash.h"
 #include "engine/tensor.h"
 
 namespace penstock::engine {
@@ -270,6 +272,34 @@ Result<ModelConfig> load_config(const std::string& checkpoint_dir) {
   auto config = parse_config(std::string_view(text).substr(0, size));
   if (!config) return std::unexpected(std::move(config).error().within(checkpoint_dir));
   return config;
+}
+
+Result<std::string> weights_digest(const std::string& checkpoint_dir) {
+  const std::array<std::uint8_t, 32> no_secret{};
+  KeyedHasher hasher(no_secret);
+  hasher.begin();
+  std::vector<std::uint8_t> buffer(std::size_t{1} << 20);
+  for (const char* name : {"/config.json", "/model.safetensors"}) {
+    const std::string path = checkpoint_dir + name;
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return fail(ErrorCode::kIo, fmt::format("{}: {}", path, std::strerror(errno)));
+    ssize_t n = 0;
+    std::uint64_t size = 0;
+    while ((n = ::read(fd, buffer.data(), buffer.size())) > 0) {
+      hasher.add(std::span(buffer).first(static_cast<std::size_t>(n)));
+      size += static_cast<std::uint64_t>(n);
+    }
+    const int error = errno;
+    close(fd);
+    if (n < 0) {
+      return fail(ErrorCode::kIo, fmt::format("reading {}: {}", path, std::strerror(error)));
+    }
+    hasher.add_field(std::to_string(size));  // where one file ends
+  }
+  std::string hex;
+  for (const std::uint8_t byte : hasher.finish().bytes)
+    hex += fmt::format("{:02x}", byte);
+  return hex;
 }
 
 Result<Weights> load_weights(const std::string& checkpoint_dir, const ModelConfig& config) {

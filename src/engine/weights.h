@@ -63,6 +63,8 @@ struct Weights {
 std::uint64_t physical_memory();
 // Reads checkpoint_dir/config.json.
 Result<ModelConfig> load_config(const std::string& checkpoint_dir);
+// A hash of the bytes of config.json and model.safetensors, in hexadecimal.
+Result<std::string> weights_digest(const std::string& checkpoint_dir);
 // Reads checkpoint_dir/model.safetensors for that config.
 Result<Weights> load_weights(const std::string& checkpoint_dir, const ModelConfig& config);
 

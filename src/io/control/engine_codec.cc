@@ -191,6 +191,10 @@ void encode(const EngineRequest& request, wire::Submit& submit) {
   if (request.prompt) submit.mutable_prompt()->Add(request.prompt->begin(), request.prompt->end());
   encode(request.sampling, *submit.mutable_sampling());
   submit.mutable_emitted()->Add(request.emitted.begin(), request.emitted.end());
+  submit.set_cache_scope(clean_utf8(request.cache.scope, kErrorTextMax));
+  submit.set_cache_tenant(clean_utf8(request.cache.tenant, kErrorTextMax));
+  submit.set_cache_class(clean_utf8(request.cache.ttl_class, kErrorTextMax));
+  submit.set_cache_request(clean_utf8(request.cache.request, kErrorTextMax));
 }
 
 Result<EngineRequest> decode(const wire::Submit& submit) {
@@ -204,6 +208,8 @@ Result<EngineRequest> decode(const wire::Submit& submit) {
       std::make_shared<const std::vector<TokenId>>(submit.prompt().begin(), submit.prompt().end());
   request.sampling = decode(submit.sampling());
   request.emitted.assign(submit.emitted().begin(), submit.emitted().end());
+  request.cache = {submit.cache_scope(), submit.cache_tenant(), submit.cache_class(),
+                   submit.cache_request()};
   return request;
 }
 
@@ -219,6 +225,12 @@ void encode(const WorkerDescription& worker, wire::WorkerHello& hello) {
     out.set_context_length(model.context_length);
     out.set_vocab_size(model.vocab_size);
     out.set_bit_exact(model.bit_exact);
+    wire::KvIdentity& kv = *out.mutable_kv();
+    kv.set_weights_digest(model.kv.weights_digest);
+    kv.set_engine_build(model.kv.engine_build);
+    kv.set_kv_format(model.kv.kv_format);
+    kv.set_block_tokens(model.kv.block_tokens);
+    kv.set_window_tokens(model.kv.window_tokens);
   }
 }
 
@@ -248,8 +260,18 @@ Result<WorkerDescription> decode(const wire::WorkerHello& hello) {
       return broken(fmt::format("model {} with a vocabulary of {} and a context of {}",
                                 model.name(), model.vocab_size(), model.context_length()));
     }
-    worker.models.push_back({model.name(), model.checkpoint_dir(), model.context_length(),
-                             model.vocab_size(), model.bit_exact()});
+    const wire::KvIdentity& kv = model.kv();
+    if (kv.block_tokens() > kContextMax || kv.window_tokens() > kContextMax ||
+        kv.ByteSizeLong() > kErrorTextMax) {
+      return broken(fmt::format("model {} with an absurd identity of its KV", model.name()));
+    }
+    worker.models.push_back({model.name(),
+                             model.checkpoint_dir(),
+                             model.context_length(),
+                             model.vocab_size(),
+                             model.bit_exact(),
+                             {kv.weights_digest(), kv.engine_build(), kv.kv_format(),
+                              kv.block_tokens(), kv.window_tokens()}});
   }
   return worker;
 }

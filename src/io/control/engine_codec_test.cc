@@ -30,6 +30,7 @@ TEST_CASE("a request survives the wire") {
                 .top_logprobs = -1,
                 .choices = 128,
                 .max_tokens = 77};
+  r.cache = {"tenant:a", "a", "agent", "req-1"};
   wire::Submit submit;
   encode(r, submit);
   wire::Submit parsed;
@@ -41,6 +42,7 @@ TEST_CASE("a request survives the wire") {
   CHECK(*back->prompt == *r.prompt);
   CHECK(back->emitted == r.emitted);
   CHECK(back->sampling == r.sampling);
+  CHECK(back->cache == r.cache);
   submit.set_model(std::string(5000, 'm'));
   CHECK(decode(submit).error().code == ErrorCode::kInvalidArgument);
 }
@@ -50,7 +52,7 @@ TEST_CASE("a worker's description survives the wire, its path may be any bytes")
   worker.epoch = Epoch(7);
   worker.name = "w\xFF";
   worker.engine = "embedded 1";
-  worker.models = {{"alpha", "/models/\xFE", 4096, 1500, true}};
+  worker.models = {{"alpha", "/models/\xFE", 4096, 1500, true, {"d", "b", "f", 64, 128}}};
   wire::WorkerHello hello;
   encode(worker, hello);
   wire::WorkerHello parsed;
@@ -60,6 +62,7 @@ TEST_CASE("a worker's description survives the wire, its path may be any bytes")
   CHECK(back->name == "w?");
   CHECK(back->models[0].checkpoint_dir == "/models/\xFE");
   CHECK(back->models[0].bit_exact);
+  CHECK(back->models[0].kv == worker.models[0].kv);
 }
 
 TEST_CASE("clean_utf8 replaces what is not UTF-8 and never cuts a character") {
