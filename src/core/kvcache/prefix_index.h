@@ -12,12 +12,13 @@
 // hosts of blocks that more hosts hold go to a side map. A forgotten host is gone at once (its
 // number is dead); its entries are swept a small table at a time by later calls.
 //
-// Invariants: a host's state equals its daemon's at event next() - 1, or the host is not matched at
-// all. Blocks over `blocks_max` are not taken (counted). An entry exists while some host holds it.
-// Units and shapes: 24 bytes an entry at load 0.64..0.8: 30 to 37.5 bytes a block with up to five
-// hosts in two groups (history, window) and four tiers (device, host, disk, cluster). Errors: none;
-// a stream that makes no sense is kResubscribe. Concurrency: one thread. Source: design.md sections
-// 5, 6; docs/design/0005-kv-cache.md.
+// Invariants: what a host is matched with is what its daemon held at the last event taken, or the
+// part of a snapshot that has come. An entry exists while a host, or a dead number not yet swept,
+// holds it. New blocks over `blocks_max` are not taken (counted): a shorter match. Units and
+// shapes: 24 bytes an entry at load 0.64..0.8: 30 to 37.5 bytes a block with up to five hosts in
+// two groups (history, window) and four tiers (device, host, disk, cluster). Errors: none; a stream
+// that makes no sense is kResubscribe. Concurrency: one thread. Source: design.md sections 5, 6;
+// docs/design/0005-kv-cache.md.
 #pragma once
 
 #include <array>
@@ -45,7 +46,7 @@ struct HostMatch {
   std::array<std::uint32_t, kKvTiers> leading{};
   // Of the `history` blocks, those whose fastest tier is this one; they add up to `history`.
   std::array<std::uint32_t, kKvTiers> fastest{};
-  std::vector<std::uint32_t> windows;  // depths < history with window state, ascending
+  std::vector<std::uint32_t> windows{};  // depths < history with window state, ascending
 };
 
 struct KvMatch {
@@ -105,22 +106,25 @@ class PrefixIndex {
     bool in_snapshot = true;
   };
 
-  static std::uint64_t tag_of(const BlockKey& key);
-  Table& table_of(std::uint64_t tag);
+  Table& table_of(std::uint64_t tag) { return tables_[tag >> kTagShift]; }
   const Entry* find(std::uint64_t tag) const;
   void prefetch(std::uint64_t tag) const;
   Entry* find_or_insert(std::uint64_t tag);
-  void grow(Table& table);
-  void erase(Table& table, std::uint32_t at);
+  void store(std::uint64_t tag, Holder holder);
+  void remove(std::uint64_t tag, Holder holder);
   void set(Feeder feeder, const kv::Event& event);
-  // Drops holders for which `gone` holds; moves side holders up; true when none is left.
-  template <typename Gone>
-  bool drop_holders(Entry& entry, const Gone& gone);
+  // Drops holders of nothing and dead ones, and moves those of the side map up. True: none is left.
+  bool tidy(Entry& entry);
+  static void place(Table& table, const Entry& entry);
+  static void grow(Table& table);
+  void erase(Table& table, std::uint32_t at);
   template <typename Visit>
   void visit_holders(const Entry& entry, const Visit& visit) const;
-  Feeder new_feeder(KvHostId host);
-  void kill(Feeder feeder);
+  Feeder new_feeder();
   void sweep_one_table();
+
+  static constexpr unsigned kTagShift = 52;
+  static constexpr std::size_t kTables = std::size_t{1} << (64 - kTagShift);
 
   std::size_t blocks_max_;
   std::size_t blocks_ = 0;
@@ -128,14 +132,11 @@ class PrefixIndex {
   std::vector<Table> tables_;
   std::unordered_map<std::uint64_t, std::vector<Holder>> more_;
   std::unordered_map<KvHostId, Host> hosts_;
-  struct FeederState {
-    KvHostId host;
-    bool alive = false;
-  };
-  std::vector<FeederState> feeders_;   // by number
-  std::vector<Feeder> free_feeders_;   // numbers that no entry holds
-  std::vector<Feeder> dead_feeders_;   // waiting for a sweep to start
-  std::vector<Feeder> swept_feeders_;  // being swept
+  std::vector<KvHostId> feeder_hosts_;  // by number
+  std::vector<bool> alive_;             // by number
+  std::vector<Feeder> free_feeders_;    // numbers that no entry holds
+  std::vector<Feeder> dead_feeders_;    // waiting for a sweep to start
+  std::vector<Feeder> swept_feeders_;   // being swept
   std::size_t sweep_at_ = 0;
 };
 
