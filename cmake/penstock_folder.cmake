@@ -11,7 +11,7 @@ add_library(penstock_options INTERFACE)
 target_compile_options(penstock_options INTERFACE ${PENSTOCK_WARNINGS} -fno-omit-frame-pointer)
 # Bit-exact arithmetic is a promise (law 3): the compiler never fuses or reorders on its own.
 target_compile_options(penstock_options INTERFACE -ffp-contract=off)
-target_include_directories(penstock_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_include_directories(penstock_options INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
 target_compile_definitions(penstock_options INTERFACE
   BOOST_ASIO_NO_DEPRECATED BOOST_ASIO_DISABLE_BOOST_COROUTINE)
 target_link_options(penstock_options INTERFACE -fuse-ld=lld)

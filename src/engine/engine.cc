@@ -148,6 +148,10 @@ Status Engine::State::check(const EngineRequest& request) {
   return {};
 }
 
+Status Engine::check(const EngineRequest& request) const {
+  return state_->check(request);
+}
+
 Status Engine::submit(EngineRequest request, std::shared_ptr<PrefixLoad> prefix) {
   TRY_STATUS(state_->check(request));
   if (prefix) TRY_STATUS(check_prefix(request, *prefix));

@@ -87,12 +87,14 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Queues a request. Fails with kInvalidArgument (empty prompt, token id outside the vocabulary,
-  // sampling range; `field` says which), kContextLengthExceeded (prompt and emitted leave no room,
-  // or the pool can never hold them), kConflict (id in use), kOverloaded (queue full),
-  // kModelNotFound (request.model is neither empty nor this model's name).
-  // `prefix` holds KV of its first tokens; it must leave at least one to compute.
+  // Queues a request; `prefix` brings the KV of its first tokens and must leave at least one to
+  // compute. Fails with kInvalidArgument (empty prompt, token id outside the vocabulary, sampling
+  // range; `field` says which), kContextLengthExceeded (prompt and emitted leave no room, or the
+  // pool can never hold them), kConflict (id in use), kOverloaded (queue full), kModelNotFound
+  // (request.model is neither empty nor this model's name).
   Status submit(EngineRequest request, std::shared_ptr<PrefixLoad> prefix = nullptr);
+  // What submit() would refuse now, without queueing.
+  Status check(const EngineRequest& request) const;
   // Ends the request: its unfinished choices report FinishReason::kCancelled in the next step.
   // Unknown ids are ignored.
   void cancel(RequestId request);

@@ -260,6 +260,9 @@ Status read_identity(JsonRef body, ChatRequest& request) {
   if (const auto key = optional_member(body, "prompt_cache_key")) {
     TRY(request.prompt_cache_key, read_string(key, kUserIdBytesMax));
   }
+  if (const auto cache = optional_member(body, "cache_class")) {
+    TRY(request.cache_class, read_string(cache, kUserIdBytesMax));
+  }
   if (const auto tier = optional_member(body, "service_tier")) {
     TRY_STATUS(read_choice(tier, {"auto", "default", "flex", "scale", "priority", "fast"}));
     request.service_tier = tier.string();

@@ -72,6 +72,7 @@ struct ChatRequest {
   ReasoningEffort reasoning_effort = ReasoningEffort::kDefault;
   std::string user_id;  // of user_id, safety_identifier, user: the first that is given
   std::string prompt_cache_key;
+  std::string cache_class;   // how long its KV is kept, by class; empty: the server decides
   std::string service_tier;  // as asked for; empty if not
   std::vector<std::pair<std::string, std::string>> metadata;
 

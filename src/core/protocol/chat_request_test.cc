@@ -86,6 +86,7 @@ std::string dump(const ChatRequest& r) {
   out.line("effort", static_cast<int>(r.reasoning_effort), 0);
   out.text("user_id", r.user_id);
   out.text("prompt_cache_key", r.prompt_cache_key);
+  out.text("cache_class", r.cache_class);
   out.text("service_tier", r.service_tier);
   for (const auto& [key, value] : r.metadata)
     out.text("metadata " + key, value);

@@ -31,9 +31,17 @@ EngineThread::EngineThread(std::unique_ptr<service::WorkerEngine> engine,
 
 EngineThread::~EngineThread() {
   stop();
+  engine_.reset();  // it may still call wake()
+}
+
+void EngineThread::wake() {
+  const std::lock_guard lock(mutex_);
+  woken_ = true;
+  news_.notify_one();
 }
 
 void EngineThread::start() {
+  engine_->set_waker([this] { wake(); });
   thread_ = std::thread([this] { run(); });
 }
 
@@ -91,7 +99,10 @@ void EngineThread::run() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      if (!loop_.has_work()) news_.wait(lock, [&] { return stopping_ || !mailbox_.empty(); });
+      if (!loop_.has_work()) {
+        news_.wait(lock, [&] { return stopping_ || woken_ || !mailbox_.empty(); });
+      }
+      woken_ = false;
       if (stopping_) return;
       commands.swap(mailbox_);
       submits_ = prompt_bytes_ = cancels_ = 0;

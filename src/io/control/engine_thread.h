@@ -74,9 +74,11 @@ class EngineThread {
 
  private:
   void run();
+  // Makes the thread look whether there is work.
+  void wake();
   void post(service::WorkerCommand command);  // with the mutex held
 
-  const std::unique_ptr<service::WorkerEngine> engine_;
+  std::unique_ptr<service::WorkerEngine> engine_;
   service::WorkerLoop loop_;
   const MailboxLimits limits_;
   const std::size_t rank_;
@@ -91,6 +93,7 @@ class EngineThread {
   std::size_t prompt_bytes_ = 0;
   std::size_t cancels_ = 0;
   bool stopping_ = false;
+  bool woken_ = false;
   std::thread thread_;
 };
 

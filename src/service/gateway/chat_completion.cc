@@ -69,6 +69,7 @@ Status ChatCompletion::admit() {
     const bool off = request_.reasoning_effort == ReasoningEffort::kNone;
     conversation.thinking = off ? Thinking::kDisabled : Thinking::kEnabled;
   }
+  TRY(cache_, cache_hints(context_.cache, request_, record_));
   if (!request_.has_seed) request_.sampling.seed = context_.rng.next_u64();
   return {};
 }
@@ -106,6 +107,7 @@ Task<Status> ChatCompletion::place_and_submit() {
   request.model = model_->name;
   request.prompt = prompt_;
   request.sampling = request_.sampling;
+  request.cache = std::move(cache_);
   co_return run_.submit(placement, std::move(request));
 }
 

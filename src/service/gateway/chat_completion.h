@@ -61,6 +61,7 @@ class ChatCompletion {
   EngineRun run_;
 
   protocol::ChatRequest request_;
+  CacheHints cache_;
   const ServedModel* model_ = nullptr;
   TokenIds prompt_;
   std::vector<Choice> choices_;

@@ -13,6 +13,7 @@
 #include "port/clock.h"
 #include "port/engine_client.h"
 #include "port/observer.h"
+#include "service/gateway/cache_policy.h"
 #include "service/gateway/model_catalog.h"
 #include "service/gateway/prompt_encoder.h"
 
@@ -42,6 +43,7 @@ struct GatewayContext {
   // The name of an API key, or nothing when it is wrong. Empty function: no keys are needed.
   std::function<std::optional<std::string>(std::string_view)> authenticate;
   std::function<std::string()> metrics_text;
+  CachePolicy cache = {};
 };
 
 }  // namespace penstock::gateway

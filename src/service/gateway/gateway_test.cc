@@ -110,6 +110,41 @@ bool contains(const std::string& text, std::string_view part) {
 
 }  // namespace
 
+TEST_CASE("a request tells the KV cache who may share it and how long it is kept") {
+  Rig rig;
+  const auto hints = [&](const std::string& extra, std::vector<HttpHeader> headers = {}) {
+    rig.send("POST", "/v1/chat/completions",
+             R"({"model":"nano","messages":[{"role":"user","content":"Hi"}])" + extra + "}",
+             std::move(headers));
+    const CacheHints cache = rig.engines.open().back().request.cache;
+    rig.emit_text("x", FinishReason::kLength);
+    return cache;
+  };
+  CHECK(hints("").scope.empty());  // no cache: nothing is said
+  rig.context.cache = {true, CacheScope::kTenant, {"default", "chat", "agent"}};
+  CHECK(hints("").scope == "tenant:local");
+  CHECK(hints("").tenant == "local");
+  CHECK(hints("").ttl_class == "chat");
+  CHECK(hints(R"(,"cache_class":"default")").ttl_class == "default");
+  CHECK(hints(R"(,"tools":[{"type":"function","function":{"name":"f"}}])").ttl_class == "agent");
+  CHECK(!hints("").request.empty());
+  const auto refused = rig.chat(R"(,"cache_class":"forever")");
+  CHECK(refused->status == 400);
+  CHECK(contains(refused->body, "there are: default, chat, agent"));
+  rig.context.cache.scope = CacheScope::kUser;
+  CHECK(hints(R"(,"user":"u1")").scope == "user:local/u1");
+  CHECK(hints("").scope == "tenant:local");
+  rig.context.cache.scope = CacheScope::kDeployment;
+  CHECK(hints(R"(,"user":"u1")").scope == "deployment");
+  rig.context.cache.scope = CacheScope::kTenant;
+  rig.context.cache.classes = {"default"};
+  CHECK(hints("").ttl_class.empty());
+  rig.context.authenticate = [](std::string_view key) {
+    return std::optional<std::string>("acme-" + std::string(key));
+  };
+  CHECK(hints("", {{"Authorization", "Bearer k"}}).scope == "tenant:acme-k");
+}
+
 TEST_CASE("a whole answer carries text and exact usage") {
   Rig rig;
   const auto answer = rig.chat();

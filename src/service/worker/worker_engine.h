@@ -11,6 +11,7 @@
 // Source: design.md section 4.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "domain/engine.h"
@@ -31,6 +32,8 @@ class WorkerEngine {
   // Runs one iteration and appends its outputs.
   virtual void step(std::vector<EngineOutput>& outputs) = 0;
   virtual EngineLoad load() const = 0;
+  // `waker` may be called from any thread when has_work() has become true by itself.
+  virtual void set_waker(std::function<void()> waker) { static_cast<void>(waker); }
 };
 
 }  // namespace penstock::service
