@@ -62,9 +62,12 @@ typedef struct pkv_options {
 
 /* Connects in the background and again whenever the daemon comes back. PKV_IO: the secret can't be read. */
 pkv_status pkv_connect(const pkv_options* options, pkv_client** client);
+/* Ends copies and calls `done` of every open store before it returns. Leases not released are gone with it. */
 void pkv_disconnect(pkv_client* client);
 /* 1 while a daemon is connected. */
 int pkv_connected(const pkv_client* client);
+/* Waits for a daemon. PKV_TIMEOUT: there is none yet. */
+pkv_status pkv_wait_connected(const pkv_client* client, uint64_t timeout_us);
 
 /* How one block lies in the pool. History slices are needed of every block of a prefix; window slices (of
  * sliding-window layers) only of the last window_tokens before the point where a hit resumes. */
@@ -77,7 +80,8 @@ typedef struct pkv_layout {
   uint32_t window_tokens;           /* multiple of block_tokens; 0 without window layers */
 } pkv_layout;
 
-/* `fd` is shared memory (memfd) of `bytes`; the daemon maps it read-only and copies finished blocks from it. */
+/* `fd` is a memfd of at least `bytes` with F_SEAL_SHRINK (so that it can't shrink under the daemon, which maps it
+ * read-only and copies finished blocks from it). It is duplicated. */
 pkv_status pkv_register_pool(pkv_client* client, int fd, uint64_t bytes, const pkv_layout* layout, uint32_t* pool);
 
 /* Everything that changes the bytes of KV, and who may share it. Equal fields give equal roots anywhere. */
@@ -128,7 +132,8 @@ pkv_status pkv_progress(pkv_lease* lease, pkv_progress_info* info);
 
 /* Copies blocks [0, count) into the pool: slice l of block i goes to pool memory `slices[i * layers + l]` (window
  * layers: only the last window_tokens before the resume point are written, the other blocks' stay as they are).
- * Returns at once; a thread of the library copies in order of layers. count <= usable_blocks. */
+ * Returns at once; a thread of the library copies in order of layers. count <= usable_blocks; once a lease. `slices`
+ * is copied. With window layers the copy ends at the last resume point within count. */
 pkv_status pkv_load(pkv_lease* lease, uint32_t count, void* const* slices);
 /* Waits until `layer` of all loaded blocks is in place. `valid` is the number of leading blocks whose slices so far
  * all had the right checksum. PKV_TIMEOUT: still copying. PKV_MISS: fewer than `count` are valid (reason by
@@ -153,10 +158,12 @@ typedef struct pkv_store_request {
   void (*done)(void* context, uint32_t stored);
   void* done_context;
 } pkv_store_request;
-/* Offers blocks. PKV_TIMEOUT: too much is in flight (backpressure); nothing was taken and `done` is not called. */
+/* Offers blocks. PKV_TIMEOUT: too much is in flight (backpressure); PKV_MISS: no daemon. Whenever it is not PKV_OK,
+ * nothing was taken and `done` is not called. */
 pkv_status pkv_store(pkv_client* client, const pkv_store_request* request);
 
-/* Which of these history blocks are held: tiers[i] has bit 1 for host, 2 for disk, 3 for another host. */
+/* Which of these history blocks are held: tiers[i] has bit 1 for host, 2 for disk, 3 for another host. PKV_MISS: no
+ * daemon. */
 pkv_status pkv_match(pkv_client* client, const pkv_key* keys, size_t key_count, uint64_t timeout_us, uint8_t* tiers);
 
 #ifdef __cplusplus

@@ -1,0 +1,141 @@
+#include "io/kv/kv_index_feed.h"
+
+#include <chrono>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "core/kvcache/resume_point.h"
+#include "io/kv/kv_session.h"
+
+namespace penstock::kv {
+namespace {
+
+constexpr Duration kConnectTimeout = std::chrono::seconds(5);
+constexpr Duration kReceiveTimeout = std::chrono::hours(1);
+constexpr auto kReconnectPause = std::chrono::milliseconds(200);
+
+}  // namespace
+
+KvIndexFeed::KvIndexFeed(KvIndexFeedOptions options) : options_(std::move(options)) {
+  for (std::size_t i = 0; i < options_.sockets.size(); ++i)
+    daemons_.push_back(std::make_unique<Daemon>());
+  for (std::size_t i = 0; i < daemons_.size(); ++i)
+    daemons_[i]->thread = std::thread([this, i] { follow(i); });
+}
+
+KvIndexFeed::~KvIndexFeed() {
+  {
+    const std::lock_guard lock(stop_mutex_);
+    stopping_ = true;
+  }
+  stop_news_.notify_all();
+  for (const auto& daemon : daemons_) {
+    {
+      const std::lock_guard lock(daemon->mutex);
+      if (daemon->session != nullptr) daemon->session->stop();
+    }
+    daemon->thread.join();
+  }
+}
+
+bool KvIndexFeed::pause() {
+  std::unique_lock lock(stop_mutex_);
+  return !stop_news_.wait_for(lock, kReconnectPause, [&] { return stopping_; });
+}
+
+void KvIndexFeed::follow(std::size_t number) {
+  Daemon& daemon = *daemons_[number];
+  const kvcache::KvHostId host(number + 1);
+  const BlockKey check = kvcache::KeyChain(options_.secret).key_check();
+  do {
+    auto session = KvSession::connect(options_.sockets[number], "gateway", options_.name, check,
+                                      kConnectTimeout);
+    if (!session) continue;
+    {
+      const std::lock_guard lock(daemon.mutex);
+      daemon.session = session->get();
+    }
+    ++connected_;
+    feed(**session, host);
+    --connected_;
+    {
+      const std::lock_guard lock(daemon.mutex);
+      daemon.session = nullptr;
+    }
+    const std::unique_lock lock(mutex_);
+    index_.forget(host);
+  } while (pause());
+}
+
+void KvIndexFeed::feed(KvSession& session, kvcache::KvHostId host) {
+  const auto subscribe = [&] {
+    std::unique_lock lock(mutex_);
+    const Subscribe wanted = index_.subscribe(host);
+    lock.unlock();
+    return session.send(wanted);
+  };
+  Status status = subscribe();
+  while (status) {
+    auto message = session.receive(kReceiveTimeout);
+    if (!message) {
+      status = std::unexpected(std::move(message).error());
+      break;
+    }
+    if (!*message) continue;
+    const auto* const events = std::get_if<Events>(&**message);
+    if (events == nullptr) continue;
+    std::unique_lock lock(mutex_);
+    const bool again = index_.apply(host, *events) == kvcache::PrefixIndex::Feed::kResubscribe;
+    lock.unlock();
+    if (again) status = subscribe();
+  }
+  if (status.error().code != ErrorCode::kCancelled && options_.log)
+    options_.log(status.error().message);
+}
+
+kvcache::KvMatch KvIndexFeed::match(std::span<const BlockKey> keys) const {
+  const std::shared_lock lock(mutex_);
+  return index_.match(keys);
+}
+
+std::size_t KvIndexFeed::blocks() const {
+  const std::shared_lock lock(mutex_);
+  return index_.blocks();
+}
+
+ShardKvIndex::ShardKvIndex(const KvIndexFeed& feed, std::size_t cache_bytes_max)
+    : feed_(feed), hasher_(feed.options().secret), chains_(cache_bytes_max) {}
+
+KvIndexMatch ShardKvIndex::match(const KvIdentity& identity, const CacheHints& hints,
+                                 std::span<const TokenId> prompt) {
+  KvIndexMatch best;
+  if (identity.block_tokens == 0 || hints.scope.empty()) return best;
+  const auto root = hasher_.root({.weights_digest = identity.weights_digest,
+                                  .engine_build = identity.engine_build,
+                                  .kv_format = identity.kv_format,
+                                  .lora = {},
+                                  .scope = hints.scope,
+                                  .block_tokens = identity.block_tokens});
+  if (!root) return best;
+  const auto keys = chains_.chain(hasher_, *root, identity.block_tokens, prompt);
+  const auto layers =
+      identity.window_tokens > 0 ? kvcache::WindowLayers::kSome : kvcache::WindowLayers::kNone;
+  const std::uint32_t most =
+      kvcache::blocks_before_last_token(prompt.size(), identity.block_tokens);
+  const auto tokens = [&](std::uint32_t blocks) {
+    return Tokens(std::int64_t{blocks} * identity.block_tokens);
+  };
+  for (const kvcache::HostMatch& host : feed_.match(keys).hosts) {
+    const Tokens resumable =
+        tokens(kvcache::resume_point(host.history, host.windows, layers, most));
+    if (resumable <= best.resumable) continue;
+    best.resumable = resumable;
+    best.host = tokens(host.fastest[static_cast<std::size_t>(KvTier::kHost)]);
+    best.disk = tokens(host.fastest[static_cast<std::size_t>(KvTier::kDisk)]);
+  }
+  return best;
+}
+
+}  // namespace penstock::kv

@@ -1,0 +1,80 @@
+// Unix stream sockets that carry bytes and descriptors, without blocking.
+//
+// Invariants: a descriptor arrives before or with the first byte it was sent with. Sockets are
+// non-blocking and close on exec. Limits: kDescriptorsMax a read; more are closed by the kernel.
+// Errors: kInvalidArgument (path), kConflict (somebody listens there), kIo.
+// Concurrency: one thread an object. Source: unix(7), cmsg(3); docs/protocol/kv.md.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace penstock::kv {
+
+inline constexpr std::size_t kDescriptorsMax = 4;
+
+// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  ~Descriptor();
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+// Listens at `path`, for the owner only; a stale socket there is replaced.
+Result<Descriptor> listen_at(const std::string& path);
+Result<Descriptor> connect_to(const std::string& path);
+
+// Receives what is there, at most `room` bytes. nullopt: nothing now; 0: the peer has ended.
+Result<std::optional<std::size_t>> receive(int socket, char* to, std::size_t room,
+                                           std::vector<Descriptor>& descriptors);
+
+// An eventfd: wakes a thread that polls it.
+class WakeEvent {
+ public:
+  WakeEvent();
+  void wake() const;
+  void clear() const;
+  int fd() const { return fd_.get(); }
+
+ private:
+  Descriptor fd_;
+};
+
+// Frames that wait to be sent, some with a descriptor.
+class SendQueue {
+ public:
+  // `descriptor` travels with the first byte; it stays the caller's and open until it is sent.
+  void push(std::string_view bytes, int descriptor = -1);
+  // Sends what the socket takes; true when nothing is left.
+  Result<bool> flush(int socket);
+  std::size_t bytes() const { return bytes_; }
+  bool empty() const { return parts_.empty(); }
+  void clear();
+
+ private:
+  struct Part {
+    std::string bytes;
+    std::size_t sent = 0;
+    int descriptor = -1;
+  };
+  std::deque<Part> parts_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace penstock::kv
