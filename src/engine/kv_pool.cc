@@ -1,5 +1,6 @@
 #include "engine/kv_pool.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -36,11 +37,13 @@ Result<std::unique_ptr<KvPool>> KvPool::open(const KvLayout& layout, std::uint32
                 "kv_blocks");
   }
   pool->mapped_bytes_ = round_up(pool->payload_offset_ + bytes, kPage);
-  pool->fd_ = memfd_create("penstock-kv", MFD_CLOEXEC);
+  pool->fd_ = memfd_create("penstock-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (pool->fd_ < 0 || ftruncate(pool->fd_, static_cast<off_t>(pool->mapped_bytes_)) != 0) {
     return fail(ErrorCode::kIo, fmt::format("creating {} bytes of shared memory for KV: {}",
                                             pool->mapped_bytes_, std::strerror(errno)));
   }
+  // A KV daemon maps only what can't shrink under it.
+  ENSURE(fcntl(pool->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
   void* base = mmap(nullptr, pool->mapped_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, pool->fd_, 0);
   if (base == MAP_FAILED) {
     return fail(ErrorCode::kIo, fmt::format("mapping {} bytes of shared memory for KV: {}",
