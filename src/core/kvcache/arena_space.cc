@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 
-namespace penstock {
+namespace penstock::kvcache {
 
 ArenaSpace::ArenaSpace(std::uint64_t units) : units_(units) {
   if (units > 0) insert(0, units);
@@ -53,4 +53,4 @@ void ArenaSpace::erase(std::map<std::uint64_t, std::uint64_t>::iterator extent) 
   by_first_.erase(extent);
 }
 
-}  // namespace penstock
+}  // namespace penstock::kvcache

@@ -16,7 +16,7 @@
 #include <set>
 #include <utility>
 
-namespace penstock {
+namespace penstock::kvcache {
 
 inline constexpr std::uint64_t kArenaUnit = 4096;
 
@@ -45,4 +45,4 @@ class ArenaSpace {
   std::set<std::pair<std::uint64_t, std::uint64_t>> by_length_;  // (length, first unit)
 };
 
-}  // namespace penstock
+}  // namespace penstock::kvcache

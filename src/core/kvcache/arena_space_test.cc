@@ -8,7 +8,7 @@
 
 #include <doctest/doctest.h>
 
-namespace penstock {
+namespace penstock::kvcache {
 namespace {
 
 struct Extent {
@@ -109,4 +109,4 @@ TEST_CASE("random taking and giving agrees with a flag per unit") {
   }
 }
 
-}  // namespace penstock
+}  // namespace penstock::kvcache

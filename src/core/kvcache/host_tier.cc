@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-namespace penstock {
+namespace penstock::kvcache {
 namespace {
 
 constexpr std::uint64_t kCorruptShare = 64;  // of the arena, kept out of use
@@ -291,8 +291,8 @@ void HostTier::remove(std::uint32_t slot, MissReason reason, Instant now, HostRe
   HostEntry& entry = nodes_[slot].entry;
   ENSURE(entry.children == 0);
   if (entry.state == HostState::kSealed) {
-    removals.push_back(
-        {entry.info.name, reason, now - entry.used_at, entry.info.ttl_class, entry.info.tenant});
+    removals.push_back({entry.info.name, reason, entry.bytes, now - entry.used_at,
+                        entry.info.ttl_class, entry.info.tenant});
     --counts_.blocks;
     counts_.bytes -= entry.bytes;
   } else {
@@ -373,4 +373,4 @@ void HostTier::check() const {
   ENSURE(used + space_.free_units() <= space_.units());  // the rest is scratch
 }
 
-}  // namespace penstock
+}  // namespace penstock::kvcache

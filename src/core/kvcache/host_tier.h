@@ -34,7 +34,7 @@
 #include "core/kvcache/arena_space.h"
 #include "domain/kv.h"
 
-namespace penstock {
+namespace penstock::kvcache {
 
 enum class HostState : std::uint8_t { kAbsent, kFilling, kSealed, kRetiring };
 
@@ -62,6 +62,7 @@ struct HostEntry {
 struct HostRemoval {
   BlockName name;
   MissReason reason = MissReason::kNone;
+  std::uint64_t bytes = 0;
   Duration idle{};  // since its last use
   TtlClass ttl_class = 0;
   std::uint64_t tenant = 0;
@@ -168,4 +169,4 @@ class HostTier {
   HostUsage counts_;  // the part that is counted as it changes
 };
 
-}  // namespace penstock
+}  // namespace penstock::kvcache

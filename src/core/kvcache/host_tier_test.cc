@@ -9,7 +9,7 @@
 
 #include <doctest/doctest.h>
 
-namespace penstock {
+namespace penstock::kvcache {
 namespace {
 
 BlockKey key(std::uint64_t number) {
@@ -397,4 +397,4 @@ TEST_CASE("random fills, readers, I/O and removals agree with a naive map") {
   }
 }
 
-}  // namespace penstock
+}  // namespace penstock::kvcache

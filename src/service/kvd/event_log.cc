@@ -1,0 +1,87 @@
+#include "service/kvd/event_log.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace penstock::service {
+
+void EventLog::add(const kv::Event& event) {
+  events_.push_back(event);
+  if (events_.size() <= kept_max_) return;
+  events_.pop_front();
+  ++first_;
+}
+
+std::vector<kv::Event> EventLog::from(std::uint64_t number) const {
+  ENSURE(number >= first_ && number <= next());
+  const std::size_t begin = number - first_;
+  const std::size_t count = std::min(kEventsPerMessage, events_.size() - begin);
+  const auto at = events_.begin() + static_cast<std::ptrdiff_t>(begin);
+  return {at, at + static_cast<std::ptrdiff_t>(count)};
+}
+
+void EventFeed::subscribe(kv::SessionId session, const kv::Subscribe& request) {
+  Subscriber& subscriber = subscribers_[session];
+  const bool congested = subscriber.congested;
+  subscriber = {};
+  subscriber.congested = congested;
+  const bool known = request.epoch == epoch_ && request.after > 0 && request.after < log_.next() &&
+                     request.after + 1 >= log_.first();
+  subscriber.next = known ? request.after + 1 : log_.next();
+  subscriber.snapshotting = !known;
+}
+
+void EventFeed::set_congested(kv::SessionId session, bool congested) {
+  if (const auto found = subscribers_.find(session); found != subscribers_.end())
+    found->second.congested = congested;
+}
+
+void EventFeed::flush(Outbox& outbox) {
+  for (auto& [session, subscriber] : subscribers_) {
+    if (subscriber.congested || subscriber.snapshotting) continue;
+    if (subscriber.next < log_.first()) {
+      subscriber.snapshotting = true;
+      continue;
+    }
+    while (subscriber.next < log_.next()) {
+      kv::Events message{epoch_, subscriber.next, false, false, log_.from(subscriber.next)};
+      subscriber.next += message.events.size();
+      outbox.send(session, std::move(message));
+    }
+  }
+}
+
+bool EventFeed::has_work() const {
+  return std::any_of(subscribers_.begin(), subscribers_.end(), [](const auto& entry) {
+    return entry.second.snapshotting && !entry.second.congested;
+  });
+}
+
+void EventFeed::work(Outbox& outbox) {
+  const auto found = std::find_if(subscribers_.begin(), subscribers_.end(), [](const auto& entry) {
+    return entry.second.snapshotting && !entry.second.congested;
+  });
+  if (found == subscribers_.end()) return;
+  Subscriber& subscriber = found->second;
+  if (!subscriber.taken) {
+    subscriber.snapshot = snapshot_();
+    subscriber.sent = 0;
+    subscriber.next = log_.next();
+    subscriber.taken = true;
+  }
+  const std::size_t count =
+      std::min(kEventsPerMessage, subscriber.snapshot.size() - subscriber.sent);
+  const auto begin = subscriber.snapshot.begin() + static_cast<std::ptrdiff_t>(subscriber.sent);
+  kv::Events message{
+      epoch_, subscriber.next, true, false, {begin, begin + static_cast<std::ptrdiff_t>(count)}};
+  subscriber.sent += count;
+  message.snapshot_end = subscriber.sent == subscriber.snapshot.size();
+  if (message.snapshot_end) {
+    subscriber.snapshot = {};
+    subscriber.snapshotting = subscriber.taken = false;
+  }
+  outbox.send(found->first, std::move(message));
+}
+
+}  // namespace penstock::service

@@ -1,0 +1,79 @@
+// EventLog and EventFeed: what changed in the tiers, numbered, told to those who subscribed.
+//
+// Every change is one event with the next number. The log keeps the last `kept_max` of them, so a
+// subscriber that comes back goes on where it was; one that knows nothing, or is too far behind,
+// gets a snapshot of everything held, in messages of at most kEventsPerMessage, and then what
+// happened since it was taken. A subscriber whose connection is congested is sent nothing; when the
+// log has left it behind, it gets a snapshot.
+//
+// Invariants: numbers grow by one from 1 and are never used twice in an epoch; a subscriber is told
+// every event once, in order, or a snapshot that stands for them. Memory: kept_max events, and one
+// snapshot per subscriber that is being sent one. Concurrency: one thread.
+// Source: facts 7d rule 6; docs/protocol/kv.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "domain/kv_messages.h"
+#include "service/kvd/outbox.h"
+
+namespace penstock::service {
+
+inline constexpr std::size_t kEventsPerMessage = 4096;
+
+class EventLog {
+ public:
+  explicit EventLog(std::size_t kept_max) : kept_max_(kept_max) {}
+
+  void add(const kv::Event& event);
+  std::uint64_t next() const { return first_ + events_.size(); }  // number of the next event
+  std::uint64_t first() const { return first_; }                  // oldest that is kept
+  // Events number, number + 1, ..., at most kEventsPerMessage. Precondition: number >= first().
+  std::vector<kv::Event> from(std::uint64_t number) const;
+
+ private:
+  std::size_t kept_max_;
+  std::uint64_t first_ = 1;
+  std::deque<kv::Event> events_;
+};
+
+class EventFeed {
+ public:
+  // Gives everything held, as "stored" events.
+  using Snapshot = std::function<std::vector<kv::Event>()>;
+  EventFeed(std::uint64_t epoch, const EventLog& log, Snapshot snapshot)
+      : epoch_(epoch), log_(log), snapshot_(std::move(snapshot)) {}
+
+  void subscribe(kv::SessionId session, const kv::Subscribe& request);
+  void drop(kv::SessionId session) { subscribers_.erase(session); }
+  void set_congested(kv::SessionId session, bool congested);
+  // Sends what is new, but no snapshots.
+  void flush(Outbox& outbox);
+  // One message of one snapshot per call.
+  bool has_work() const;
+  void work(Outbox& outbox);
+  std::size_t subscribers() const { return subscribers_.size(); }
+
+ private:
+  struct Subscriber {
+    std::uint64_t next = 0;  // number of the next event to send
+    bool congested = false;
+    bool snapshotting = false;
+    bool taken = false;  // `snapshot` holds what was there before `next`
+    std::vector<kv::Event> snapshot;
+    std::size_t sent = 0;  // of the snapshot
+  };
+
+  std::uint64_t epoch_;
+  const EventLog& log_;
+  Snapshot snapshot_;
+  std::map<kv::SessionId, Subscriber> subscribers_;
+};
+
+}  // namespace penstock::service

@@ -1,0 +1,133 @@
+#include "service/kvd/holdings.h"
+
+#include "base/hash.h"
+
+namespace penstock::service {
+
+Holdings::Holdings(std::span<std::byte> arena, BlockTier* disk, EventLog& log,
+                   KvStatistics& statistics, std::size_t history_max)
+    : arena_(arena),
+      disk_(disk),
+      log_(log),
+      statistics_(statistics),
+      host_(arena.size()),
+      history_({.names_max = history_max}) {}
+
+std::span<std::byte> Holdings::bytes(HostBlock block) {
+  const HostEntry& entry = host_.at(block);
+  return arena_.subspan(entry.offset, entry.bytes);
+}
+
+std::span<std::byte> Holdings::place(HostBlock block) {
+  const HostEntry& entry = host_.at(block);
+  const std::uint64_t units = (entry.bytes + kvcache::kArenaUnit - 1) / kvcache::kArenaUnit;
+  return arena_.subspan(entry.offset, units * kvcache::kArenaUnit);
+}
+
+std::optional<HostBlock> Holdings::find_sealed(const BlockName& name) const {
+  const auto found = host_.find(name);
+  return found && host_.sealed(*found) ? found : std::nullopt;
+}
+
+MissReason Holdings::why_missing(const BlockName& name) const {
+  const auto noted = history_.find(name);
+  return noted ? noted->reason : MissReason::kNeverStored;
+}
+
+bool Holdings::make_room(std::uint64_t bytes, TierNow now) {
+  kvcache::HostRemovals removals;
+  const bool room = host_.make_room(bytes, now.now, removals);
+  tell(removals, now);
+  return room;
+}
+
+void Holdings::seal(HostBlock block, std::vector<SliceSum> slices, TierNow now) {
+  host_.seal(block, std::move(slices), now.now);
+  const HostEntry& entry = host_.at(block);
+  TenantUse& use = statistics_.of(entry.info.ttl_class, entry.info.tenant);
+  ++use.host_blocks;
+  use.host_bytes += entry.bytes;
+  history_.stored(entry.info.name);
+  log_.add({entry.info.name, KvTier::kHost, true, MissReason::kNone});
+}
+
+void Holdings::retire(HostBlock block, MissReason reason, TierNow now) {
+  kvcache::HostRemovals removals;
+  host_.retire(block, reason, now.now, removals);
+  tell(removals, now);
+}
+
+bool Holdings::check_copy(HostBlock block, TierNow now) {
+  std::span<const std::byte> rest = bytes(block);
+  for (const SliceSum& slice : host_.at(block).info.slices) {
+    if (checksum64(rest.first(slice.bytes)) != slice.checksum) {
+      retire(block, MissReason::kCorrupt, now);
+      return false;
+    }
+    rest = rest.subspan(slice.bytes);
+  }
+  return true;
+}
+
+void Holdings::written_to_disk(const BlockName& name) {
+  log_.add({name, KvTier::kDisk, true, MissReason::kNone});
+}
+
+void Holdings::removed_from_disk(const TierRemoval& removal, TierNow now) {
+  log_.add({removal.name, KvTier::kDisk, false, removal.reason});
+  ++at(statistics_.disk_removals, removal.reason);
+  if (on_disk(removal.name)) {  // an older copy went; a newer one was told of before
+    written_to_disk(removal.name);
+    return;
+  }
+  if (host_.find(removal.name)) return;
+  history_.note(removal.name, removal.reason, now.wall);
+  kvcache::HostRemovals removals;
+  host_.retire_orphans(removal.name, now.now, removals);
+  tell(removals, now);
+}
+
+std::size_t Holdings::drop_orphans(bool dry_run, TierNow now) {
+  std::size_t dropped = 0;
+  for (const BlockName& name : host_.absent_parents()) {
+    if (on_disk(name)) continue;
+    if (dry_run) {
+      ++dropped;
+      continue;
+    }
+    kvcache::HostRemovals removals;
+    host_.retire_orphans(name, now.now, removals);
+    dropped += removals.size();
+    tell(removals, now);
+  }
+  return dropped;
+}
+
+std::vector<kv::Event> Holdings::snapshot() const {
+  std::vector<kv::Event> events;
+  for (std::size_t slot = 0; slot < host_.slots(); ++slot)
+    if (const auto block = host_.sealed_in_slot(slot))
+      events.push_back({host_.at(*block).info.name, KvTier::kHost, true, MissReason::kNone});
+  if (disk_ != nullptr) {
+    disk_->for_each([&](const BlockName& name, std::uint32_t) {
+      events.push_back({name, KvTier::kDisk, true, MissReason::kNone});
+      return true;
+    });
+  }
+  return events;
+}
+
+void Holdings::tell(const kvcache::HostRemovals& removals, TierNow now) {
+  for (const kvcache::HostRemoval& removal : removals) {
+    log_.add({removal.name, KvTier::kHost, false, removal.reason});
+    ++at(statistics_.host_removals, removal.reason);
+    if (removal.reason == MissReason::kEvictedHost) statistics_.idle_when_evicted += removal.idle;
+    TenantUse& use = statistics_.of(removal.ttl_class, removal.tenant);
+    --use.host_blocks;
+    use.host_bytes -= removal.bytes;
+    if (!on_disk(removal.name)) history_.note(removal.name, removal.reason, now.wall);
+    evicted_ = true;
+  }
+}
+
+}  // namespace penstock::service

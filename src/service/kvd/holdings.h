@@ -1,0 +1,77 @@
+// Holdings: what this host holds in memory and on disk, kept true in every place that tells of it.
+//
+// Each change of a tier passes through here, so that the event log, the statistics and the history
+// of removals always agree with the host tier. A block that leaves memory and is on no lower tier
+// takes what hangs under it along.
+//
+// Invariants: "stored" is told after the block is sealed, "removed" before its place is given to
+// anyone. Concurrency: one thread. Source: docs/design/0005-kv-cache.md; facts 7d rule 6.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/kvcache/host_tier.h"
+#include "core/kvcache/miss_history.h"
+#include "domain/kv_messages.h"
+#include "port/block_tier.h"
+#include "service/kvd/event_log.h"
+#include "service/kvd/statistics.h"
+
+namespace penstock::service {
+
+using kvcache::HostBlock;
+using kvcache::HostEntry;
+using kvcache::HostTier;
+
+class Holdings {
+ public:
+  Holdings(std::span<std::byte> arena, BlockTier* disk, EventLog& log, KvStatistics& statistics,
+           std::size_t history_max);
+
+  HostTier& host() { return host_; }
+  const HostTier& host() const { return host_; }
+  BlockTier* disk() { return disk_; }
+  std::span<std::byte> bytes(HostBlock block);
+  std::span<std::byte> place(HostBlock block);  // its bytes and the rest of the last unit
+
+  std::optional<HostBlock> find_sealed(const BlockName& name) const;
+  bool on_disk(const BlockName& name) const { return disk_ != nullptr && disk_->contains(name); }
+  // Why nobody holds it, as far as is known.
+  MissReason why_missing(const BlockName& name) const;
+  kvcache::MissHistory& history() { return history_; }
+
+  // What had to go is told; true when `bytes` fit now.
+  bool make_room(std::uint64_t bytes, TierNow now);
+  // True when something was evicted since the last call: its place must not be written in this
+  // turn.
+  bool take_evicted() { return std::exchange(evicted_, false); }
+  void seal(HostBlock block, std::vector<SliceSum> slices, TierNow now);
+  void retire(HostBlock block, MissReason reason, TierNow now);
+  // Compares a sealed block with its checksums; a copy that does not match is retired.
+  bool check_copy(HostBlock block, TierNow now);
+
+  void written_to_disk(const BlockName& name);
+  void removed_from_disk(const TierRemoval& removal, TierNow now);
+  // Retires blocks whose ancestors are nowhere; returns how many (with `dry_run`: would be).
+  std::size_t drop_orphans(bool dry_run, TierNow now);
+
+  std::vector<kv::Event> snapshot() const;
+
+ private:
+  void tell(const kvcache::HostRemovals& removals, TierNow now);
+
+  std::span<std::byte> arena_;
+  BlockTier* disk_;
+  EventLog& log_;
+  KvStatistics& statistics_;
+  HostTier host_;
+  bool evicted_ = false;
+  kvcache::MissHistory history_;
+};
+
+}  // namespace penstock::service

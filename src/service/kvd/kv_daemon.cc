@@ -1,0 +1,345 @@
+#include "service/kvd/kv_daemon.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <utility>
+#include <variant>
+
+#include "service/kvd/leases.h"
+#include "service/kvd/stores.h"
+
+namespace penstock::service {
+namespace {
+
+// Limits of what a session may register.
+constexpr std::size_t kPoolsMax = 16;
+constexpr std::size_t kSlicesMax = 4096;
+constexpr std::size_t kRootsMax = 4096;
+constexpr std::size_t kTextMax = 1024;
+constexpr std::size_t kSuspectsMax = 1024;                    // copies waiting to be looked at
+constexpr Duration kTierTick = std::chrono::seconds(1);       // expiry, reclaim
+constexpr Duration kTierPoll = std::chrono::milliseconds(1);  // of a tier that can't call
+
+bool is_sound(const KvLayoutSpec& layout) {
+  if (layout.block_tokens == 0 || layout.history_slices.empty()) return false;
+  for (const KvGroup group : {KvGroup::kHistory, KvGroup::kWindow}) {
+    const auto& slices = layout.slices(group);
+    if (slices.size() > kSlicesMax || std::ranges::find(slices, 0U) != slices.end()) return false;
+    if (layout.bytes(group) > UINT32_MAX) return false;  // a tier's sizes are 32 bits
+  }
+  return layout.window_slices.empty() || layout.window_tokens % layout.block_tokens == 0;
+}
+
+}  // namespace
+
+struct KvDaemon::State {
+  struct Session {
+    kv::Hello hello;
+    bool greeted = false;
+    bool doomed = false;  // told to go; nothing it says counts any more
+    bool silent = false;  // its pins are quarantined
+    Instant heard;
+    std::map<std::uint32_t, RegisteredPool> pools;
+  };
+  struct Root {
+    std::string scope;
+    std::string build;
+    KvLayoutSpec layout;
+  };
+
+  State(KvDaemonOptions given, KvMemory& memory, BlockTier* disk)
+      : options(std::move(given)),
+        arena(memory.arena()),
+        log(options.event_history_max),
+        holdings(arena, disk, log, statistics, options.history_max),
+        loads(holdings, statistics, options.loads_in_flight_max),
+        writes(holdings, statistics),
+        leases(holdings, loads, writes, statistics, records),
+        stores(memory, holdings, writes, statistics, options.stores_pending_max),
+        feed(options.epoch, log, [this] { return holdings.snapshot(); }) {}
+
+  // One overload per message; false: the session breaks the protocol and was sent away.
+  void on(kv::SessionId id, Session& session, kv::Hello hello, TierNow now);
+  void on(kv::SessionId id, Session& session, kv::RegisterPool pool, TierNow now);
+  void on(kv::SessionId id, Session& session, kv::RegisterRoot root, TierNow now);
+  void on(kv::SessionId id, Session& session, kv::Acquire request, TierNow now);
+  void on(kv::SessionId id, Session& session, kv::Release release, TierNow now);
+  void on(kv::SessionId id, Session& session, kv::Store request, TierNow now);
+  void on(kv::SessionId id, Session& session, kv::Lookup request, TierNow now);
+  void on(kv::SessionId id, Session& session, kv::Subscribe request, TierNow now);
+  void on(kv::SessionId id, Session& session, kv::Admin request, TierNow now);
+  void on(kv::SessionId id, Session& session, kv::Alive alive, TierNow now);
+  void on(kv::SessionId id, Session& session, kv::Report report, TierNow now);
+
+  void dismiss(kv::SessionId id, Session& session, std::string reason, bool kill = false);
+  void check_silence(TierNow now);
+  std::uint64_t quarantined_bytes() const;
+  // Ends a turn: what has become of it is sent and handed to the disk.
+  void end_turn(TierNow now);
+
+  KvDaemonOptions options;
+  std::span<std::byte> arena;
+  KvStatistics statistics;
+  EventLog log;
+  Holdings holdings;
+  Loads loads;
+  WriteThrough writes;
+  AcquireRecords records;
+  Leases leases;
+  Stores stores;
+  EventFeed feed;
+  Outbox outbox;
+  std::map<kv::SessionId, Session> sessions;
+  std::map<BlockKey, Root> roots;
+  std::deque<HostBlock> suspects;
+  Instant polled;
+};
+
+KvDaemon::KvDaemon(KvDaemonOptions options, KvMemory& memory, BlockTier* disk)
+    : state_(std::make_unique<State>(std::move(options), memory, disk)) {}
+
+KvDaemon::~KvDaemon() = default;
+
+void KvDaemon::open(kv::SessionId session, TierNow now) {
+  State& s = *state_;
+  State::Session& opened = s.sessions[session];
+  opened.heard = now.now;
+  if (s.sessions.size() > s.options.sessions_max) {
+    ++s.statistics.sessions_refused;
+    s.dismiss(session, opened, "too many connections to this KV daemon; close some and try again");
+  }
+}
+
+void KvDaemon::close(kv::SessionId session, TierNow now) {
+  State& s = *state_;
+  s.leases.close(session);
+  s.stores.close(session);
+  s.feed.drop(session);
+  s.sessions.erase(session);
+  s.outbox.forget(session);
+  s.end_turn(now);
+}
+
+void KvDaemon::handle(kv::SessionId session, kv::ClientMessage message, TierNow now) {
+  State& s = *state_;
+  const auto found = s.sessions.find(session);
+  if (found == s.sessions.end() || found->second.doomed) return;
+  found->second.heard = now.now;
+  found->second.silent = false;
+  if (!found->second.greeted && !std::holds_alternative<kv::Hello>(message)) {
+    s.dismiss(session, found->second, "the first message must be Hello");
+    return;
+  }
+  std::visit([&](auto& value) { s.on(session, found->second, std::move(value), now); }, message);
+  s.end_turn(now);
+}
+
+bool KvDaemon::has_work() const {
+  const State& s = *state_;
+  return s.stores.has_work() || s.feed.has_work() || s.loads.unsubmitted() || !s.suspects.empty();
+}
+
+void KvDaemon::work(TierNow now) {
+  State& s = *state_;
+  s.loads.submit();
+  if (!s.suspects.empty()) {
+    const HostBlock suspect = s.suspects.front();
+    s.suspects.pop_front();
+    if (s.holdings.host().valid(suspect) && s.holdings.host().sealed(suspect) &&
+        !s.holdings.check_copy(suspect, now))
+      ++s.statistics.reports_confirmed;
+  }
+  s.stores.work(now, s.outbox);
+  s.feed.work(s.outbox);
+  s.end_turn(now);
+}
+
+void KvDaemon::poll(TierNow now) {
+  State& s = *state_;
+  s.loads.submit();
+  s.polled = now.now;
+  if (BlockTier* disk = s.holdings.disk()) {
+    std::vector<TierRemoval> removals;
+    disk->poll(now, removals);
+    s.writes.finish();
+    for (const TierRemoval& removal : removals)
+      s.holdings.removed_from_disk(removal, now);
+    s.leases.loaded(s.loads.finish(now), now);
+  }
+  s.check_silence(now);
+  s.end_turn(now);
+}
+
+std::optional<Instant> KvDaemon::next_deadline() const {
+  const State& s = *state_;
+  std::optional<Instant> next = s.leases.next_deadline();
+  const auto consider = [&](Instant candidate) {
+    next = std::min(next.value_or(candidate), candidate);
+  };
+  for (const auto& [id, session] : s.sessions)
+    if (!session.silent && !session.doomed && s.leases.open(id) > 0)
+      consider(session.heard + s.options.silence_max);
+  if (const BlockTier* disk = const_cast<State&>(s).holdings.disk()) {
+    const bool is_busy = s.loads.in_flight() > 0 || s.writes.in_flight() > 0;
+    consider(s.polled + (disk->event_fd() < 0 && is_busy ? kTierPoll : kTierTick));
+  }
+  return next;
+}
+
+std::vector<KvOutgoing> KvDaemon::take_outbox() {
+  return state_->outbox.take();
+}
+
+void KvDaemon::set_congested(kv::SessionId session, bool congested) {
+  state_->feed.set_congested(session, congested);
+}
+
+bool KvDaemon::settled() const {
+  return state_->writes.settled() && !state_->stores.has_work();
+}
+
+std::string KvDaemon::stat_json() const {
+  return "{}";
+}
+
+void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Hello hello, TierNow) {
+  if (session.greeted) return dismiss(id, session, "a second Hello");
+  if (hello.protocol_version != kv::kKvProtocolVersion)
+    return dismiss(id, session,
+                   "this KV daemon speaks protocol version " +
+                       std::to_string(kv::kKvProtocolVersion) + ", not " +
+                       std::to_string(hello.protocol_version) +
+                       "; use the same build on both sides");
+  // A tool asks about the daemon, not for blocks; it may know no secret.
+  if (hello.role != "tool" && hello.key_check != options.key_check)
+    return dismiss(id, session,
+                   "its deployment secret differs from this KV daemon's, so that no block would "
+                   "ever be found; give both the same kv secret file");
+  session.greeted = true;
+  session.hello = std::move(hello);
+  outbox.send({id,
+               kv::Welcome{kv::kKvProtocolVersion, options.epoch, arena.size(), options.classes},
+               false, true, false});
+}
+
+void KvDaemon::State::on(kv::SessionId id, Session& session, kv::RegisterPool pool, TierNow) {
+  if (!is_sound(pool.layout)) return dismiss(id, session, "the layout of its pool is not sound");
+  if (session.pools.contains(pool.pool) || session.pools.size() >= kPoolsMax)
+    return dismiss(id, session, "a pool number was used twice, or too many pools");
+  session.pools.emplace(pool.pool, RegisteredPool{pool.bytes, std::move(pool.layout)});
+}
+
+void KvDaemon::State::on(kv::SessionId id, Session& session, kv::RegisterRoot root, TierNow) {
+  if (!is_sound(root.layout)) return dismiss(id, session, "the layout of a root is not sound");
+  const auto known = roots.find(root.root);
+  if (known != roots.end() && known->second.layout != root.layout)
+    return dismiss(id, session, "a root is registered with two layouts: its key omits the layout");
+  if (known != roots.end() || roots.size() >= kRootsMax) return;  // names are for people only
+  root.scope.resize(std::min(root.scope.size(), kTextMax));
+  root.build.resize(std::min(root.build.size(), kTextMax));
+  holdings.history().describe(root.root, root.scope, root.build);
+  roots.emplace(root.root,
+                Root{std::move(root.scope), std::move(root.build), std::move(root.layout)});
+}
+
+void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Acquire request, TierNow now) {
+  if (leases.contains(id, request.lease))
+    return dismiss(id, session, "a lease number was used while it was open");
+  if (request.keys.size() > options.acquire_keys_max)
+    return dismiss(id, session, "more keys in one acquire than this KV daemon allows");
+  if (!std::ranges::is_sorted(request.windows))
+    return dismiss(id, session, "window depths of an acquire are not in order");
+  if (leases.open(id) >= options.leases_max) {
+    kv::Granted refusal;
+    refusal.lease = request.lease;
+    refusal.final = true;
+    refusal.missing = MissReason::kTooSlow;
+    outbox.send(id, std::move(refusal));
+    ++at(statistics.misses, MissReason::kTooSlow);
+    return;
+  }
+  request.request.resize(std::min(request.request.size(), kTextMax));
+  const auto root = roots.find(request.root);
+  const std::uint32_t block_tokens =
+      root == roots.end() ? KvLayoutSpec{}.block_tokens : root->second.layout.block_tokens;
+  leases.acquire(id, std::move(request), block_tokens, now);
+}
+
+void KvDaemon::State::on(kv::SessionId id, Session&, kv::Release release, TierNow now) {
+  leases.release(id, release.lease, now, outbox);
+}
+
+void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Store request, TierNow) {
+  const auto pool = session.pools.find(request.pool);
+  stores.add(id, std::move(request), pool == session.pools.end() ? nullptr : &pool->second, outbox);
+}
+
+void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Lookup request, TierNow) {
+  if (request.names.size() > options.acquire_keys_max)
+    return dismiss(id, session, "more names in one lookup than this KV daemon allows");
+  kv::LookupAnswer answer{request.number, {}};
+  answer.tiers.reserve(request.names.size());
+  for (const BlockName& name : request.names) {
+    unsigned tiers = holdings.find_sealed(name) ? 1U << static_cast<unsigned>(KvTier::kHost) : 0U;
+    if (holdings.on_disk(name)) tiers |= 1U << static_cast<unsigned>(KvTier::kDisk);
+    answer.tiers.push_back(static_cast<std::uint8_t>(tiers));
+  }
+  outbox.send(id, std::move(answer));
+}
+
+void KvDaemon::State::on(kv::SessionId id, Session&, kv::Subscribe request, TierNow) {
+  feed.subscribe(id, request);
+}
+
+void KvDaemon::State::on(kv::SessionId id, Session&, kv::Admin request, TierNow) {
+  outbox.send(
+      id, kv::AdminAnswer{
+              request.number, Error{ErrorCode::kNotFound, "no such command", {}, {}}, {}, true});
+}
+
+void KvDaemon::State::on(kv::SessionId, Session&, kv::Alive, TierNow) {}
+
+void KvDaemon::State::on(kv::SessionId id, Session&, kv::Report report, TierNow) {
+  ++statistics.reports;
+  const auto block = leases.holds(id, report.lease, report.name);
+  if (block && suspects.size() < kSuspectsMax) suspects.push_back(*block);
+}
+
+void KvDaemon::State::dismiss(kv::SessionId id, Session& session, std::string reason, bool kill) {
+  session.doomed = true;
+  outbox.send({id, kv::Goodbye{std::move(reason)}, true, false, kill});
+}
+
+void KvDaemon::State::check_silence(TierNow now) {
+  for (auto& [id, session] : sessions) {
+    if (session.doomed || session.silent || leases.open(id) == 0) continue;
+    if (now.now - session.heard < options.silence_max) continue;
+    session.silent = true;
+    ++statistics.sessions_quarantined;
+    leases.end_waiting(id, now, outbox);
+    const double share =
+        static_cast<double>(quarantined_bytes()) / static_cast<double>(arena.size());
+    if (share <= options.quarantine_share_max) continue;
+    ++statistics.sessions_killed;
+    dismiss(id, session,
+            "it was silent while it held leases, and silent sessions hold too much of the arena",
+            true);
+  }
+}
+
+std::uint64_t KvDaemon::State::quarantined_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [id, session] : sessions)
+    if (session.silent) bytes += leases.pinned_bytes(id);
+  return bytes;
+}
+
+void KvDaemon::State::end_turn(TierNow now) {
+  leases.flush(now, outbox);
+  writes.start();
+  if (!holdings.take_evicted()) loads.submit();
+  feed.flush(outbox);
+}
+
+}  // namespace penstock::service

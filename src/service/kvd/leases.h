@@ -1,0 +1,133 @@
+// Leases: what was asked for, what of it is there, and who may read it until when.
+//
+// acquire() walks the chain from its first block as far as blocks are in memory, being loaded, or
+// on disk: those in memory are pinned at once, the others are loaded in order, as many at a time as
+// Loads allows; a lease that finds Loads full waits in line. The readable prefix is granted as it
+// grows, in one message per lease and turn. The lease is final when all that was found has arrived,
+// when a block of it failed (the prefix ends there, with that reason), or when its budget is over
+// (kTooSlow; what arrived later is sealed for others). After that it only holds pins.
+//
+// Of the window depths that were asked for, those in memory are granted once the prefix covers
+// them. From disk only the deepest is loaded, and only when it lies deeper than those in memory: a
+// hit resumes at one point, the deepest.
+//
+// A hit from memory of a block that is not on disk is offered to the disk again (second use).
+//
+// Invariants: one Granted with `final` per lease, also when it is released early; only sealed
+// blocks are granted; a lease pins each of its ready blocks once; a lease that is gone waits for
+// nothing. Cost: O(keys) per acquire. Concurrency: one thread. Source: facts 6c, 7d rule 3.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "port/block_tier.h"
+#include "service/kvd/acquire_record.h"
+#include "service/kvd/loads.h"
+#include "service/kvd/outbox.h"
+#include "service/kvd/write_through.h"
+
+namespace penstock::service {
+
+class Leases {
+ public:
+  static constexpr Duration kBudgetMax = std::chrono::minutes(1);  // larger ones are cut to it
+
+  Leases(Holdings& holdings, Loads& loads, WriteThrough& writes, KvStatistics& statistics,
+         AcquireRecords& records)
+      : holdings_(holdings),
+        loads_(loads),
+        writes_(writes),
+        statistics_(statistics),
+        records_(records) {}
+
+  bool contains(kv::SessionId session, kv::LeaseId lease) const {
+    return leases_.contains({session, lease});
+  }
+  std::size_t open(kv::SessionId session) const;
+  std::size_t open() const { return leases_.size(); }
+  std::optional<Instant> next_deadline() const;
+
+  // Precondition: !contains(session, request.lease); the windows are ascending. `block_tokens` of
+  // its root, for the statistics.
+  void acquire(kv::SessionId session, kv::Acquire request, std::uint32_t block_tokens, TierNow now);
+  // Unknown ones are ignored.
+  void release(kv::SessionId session, kv::LeaseId lease, TierNow now, Outbox& outbox);
+  // The pinned block of that name, if the lease holds it.
+  std::optional<HostBlock> holds(kv::SessionId session, kv::LeaseId lease,
+                                 const BlockName& name) const;
+  // Ends all waiting of this session; its pins stay.
+  void end_waiting(kv::SessionId session, TierNow now, Outbox& outbox);
+  // Drops everything of this session, without a word.
+  void close(kv::SessionId session);
+  // Bytes of the places this session has pinned, each counted once.
+  std::uint64_t pinned_bytes(kv::SessionId session) const;
+
+  void loaded(const std::vector<LoadEnded>& ended, TierNow now);
+  // Sends what has changed in this turn, ends what is over.
+  void flush(TierNow now, Outbox& outbox);
+
+ private:
+  using Key = std::pair<kv::SessionId, kv::LeaseId>;
+  enum class Have : std::uint8_t { kOnDisk, kLoading, kReady, kGone };
+  struct Part {
+    Have have = Have::kOnDisk;
+    KvTier from = KvTier::kHost;
+    HostBlock block;  // when kLoading or kReady
+  };
+  struct Window {
+    std::uint32_t depth = 0;
+    Part part;
+    bool granted = false;
+  };
+  struct Lease {
+    kv::Acquire request;
+    std::uint32_t block_tokens = 0;
+    Instant deadline;
+    std::vector<Part> history;  // the prefix that may be reached
+    std::size_t started = 0;    // of it, those before are not kOnDisk
+    std::size_t granted = 0;    // of it, sent; all of these are ready
+    std::vector<Window> windows;
+    MissReason missing = MissReason::kNone;  // of block history.size()
+    bool in_line = false;                    // stands in line_
+    bool is_final = false;
+  };
+
+  BlockInfo info_of(const Lease& lease, std::size_t depth, KvGroup group) const;
+  // Pins the block or waits for it, where it is in memory; kGone when it can't be had. `index` is
+  // that of the part in its lease.
+  Part look(const Key& key, const BlockInfo& info, std::size_t index);
+  void choose_windows(const Key& key, Lease& lease);
+  // Starts loads in order; stands in line when there are too many.
+  void start_loads(const Key& key, Lease& lease, TierNow now);
+  // Loads a part that is on disk; kNone, or why it can't be had. Precondition: Loads has room.
+  MissReason start_load(const Key& key, const BlockInfo& info, std::size_t index, Part& part,
+                        TierNow now);
+  // The prefix ends before `depth`.
+  void cut(Lease& lease, std::size_t depth, MissReason reason);
+  // Ends the waiting with what was granted before.
+  void stop(const Key& key, Lease& lease, TierNow now, Outbox& outbox);
+  void let_go(Part& part);
+  void advance(const Key& key, Lease& lease, TierNow now, Outbox& outbox);
+  void finish(const Key& key, Lease& lease, TierNow now);
+  kv::PinnedBlock pinned(const Part& part) const;
+  std::map<Key, Lease>::iterator erase(std::map<Key, Lease>::iterator lease);
+
+  Holdings& holdings_;
+  Loads& loads_;
+  WriteThrough& writes_;
+  KvStatistics& statistics_;
+  AcquireRecords& records_;
+  std::map<Key, Lease> leases_;
+  std::set<std::pair<Instant, Key>> deadlines_;  // of those not final
+  std::set<Key> changed_;
+  std::deque<Key> line_;  // waiting for Loads to have room
+};
+
+}  // namespace penstock::service

@@ -1,0 +1,51 @@
+// WriteThrough: blocks on their way from the arena to the disk.
+//
+// A block is offered when it was stored and again when it was used (the disk admits on second use;
+// that is its decision). Offers wait in a queue without keeping the block: what is evicted before
+// its turn is not written. While a write is under way the I/O holds the place.
+//
+// Invariants: at most kWritesInFlightMax places are held; one write of a block at a time; "stored
+// on disk" is told after the write is durable. Concurrency: one thread.
+// Source: docs/design/0005-kv-cache.md.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "service/kvd/holdings.h"
+
+namespace penstock::service {
+
+class WriteThrough {
+ public:
+  static constexpr std::size_t kWritesInFlightMax = 256;
+  static constexpr std::size_t kQueuedMax = std::size_t{1} << 16;  // then the oldest is dropped
+
+  WriteThrough(Holdings& holdings, KvStatistics& statistics)
+      : holdings_(holdings), statistics_(statistics) {}
+
+  void offer(HostBlock block);
+  // Starts writes while there is room in flight.
+  void start();
+  // Takes what the disk has reported since.
+  void finish();
+  bool settled() const { return queue_.empty() && in_flight_.empty(); }
+  std::size_t queued() const { return queue_.size(); }
+  std::size_t in_flight() const { return in_flight_.size(); }
+
+ private:
+  // Outlives the object while the disk may still report.
+  using Reports = std::vector<std::pair<HostBlock, MissReason>>;
+
+  Holdings& holdings_;
+  KvStatistics& statistics_;
+  std::deque<HostBlock> queue_;
+  std::set<HostBlock> in_flight_;
+  std::shared_ptr<Reports> reports_ = std::make_shared<Reports>();
+};
+
+}  // namespace penstock::service
