@@ -1,7 +1,9 @@
 #include "core/kvcache/chain_cache.h"
 
 #include <algorithm>
+#include <cstring>
 #include <ranges>
+#include <utility>
 
 #include "base/check.h"
 
@@ -30,22 +32,25 @@ struct ChainCache::Walk {
       name += checksum64(std::as_bytes(std::span(item.content_hash)));
     return name;
   }
-  // Leading blocks of the run that the prompt has from `at` on, media included.
-  std::size_t common_blocks(const Run& run, std::size_t at) const {
-    const auto mine = tokens_of(at, std::min(blocks(), at + run.keys.size()));
-    const auto differs = std::ranges::mismatch(mine, run.tokens).in1;
-    auto count = static_cast<std::size_t>(differs - mine.begin()) / block_tokens;
-    const auto start = at * block_tokens;
-    const auto theirs = media_between(run.media, 0, count * block_tokens);
-    const auto ours = media_of(at, at + count);
+  // Whether block `mine` of the prompt is block `theirs` of the run, media included.
+  bool same_block(std::size_t mine, const Run& run, std::size_t theirs) const {
+    const auto tokens_here = tokens_of(mine, mine + 1);
+    const std::size_t start = theirs * block_tokens;
+    if (std::memcmp(tokens_here.data(), run.tokens.data() + start, tokens_here.size_bytes()) != 0)
+      return false;
     const auto same = [&](const KvMedia& a, const KvMedia& b) {
-      return a.token_offset - start == b.token_offset && a.content_hash == b.content_hash;
+      return a.token_offset - mine * block_tokens == b.token_offset - start &&
+             a.content_hash == b.content_hash;
     };
-    const auto [our, their] = std::ranges::mismatch(ours, theirs, same);
-    if (our != ours.end())
-      count = std::min<std::size_t>(count, (our->token_offset - start) / block_tokens);
-    if (their != theirs.end())
-      count = std::min<std::size_t>(count, their->token_offset / block_tokens);
+    return std::ranges::equal(media_of(mine, mine + 1),
+                              media_between(run.media, start, start + block_tokens), same);
+  }
+  // Leading blocks of the run that the prompt has from `at` on.
+  std::size_t common_blocks(const Run& run, std::size_t at) const {
+    const std::size_t most = std::min(blocks() - at, run.keys.size());
+    std::size_t count = 0;
+    while (count < most && same_block(at + count, run, count))
+      ++count;
     return count;
   }
 };
@@ -98,31 +103,22 @@ std::vector<BlockKey> ChainCache::chain(KeyChain& hasher, const BlockKey& root,
 void ChainCache::keep(const Walk& walk, std::vector<Runs::iterator>& used, std::size_t first,
                       std::size_t last) {
   if (first == last || walk.tokens.size_bytes() > bytes_max_ / 2) return;
-  const BlockKey& parent = walk.parent_of(first);
-  if (used.empty() || used.back()->keys.back() != parent) {
-    Run run;
-    run.name = walk.name_at(first);
-    run.parent = parent;
-    runs_.push_front(std::move(run));
-    if (!by_name_.emplace(runs_.front().name, runs_.begin()).second) {
-      runs_.pop_front();  // the name is taken, by chance
-      return;
-    }
-    used.push_back(runs_.begin());
-  } else {
-    bytes_ -= used.back()->bytes();
-  }
-  Run& run = *used.back();
-  const auto run_start = first * walk.block_tokens - run.tokens.size();
+  const auto name = walk.name_at(first);
+  if (by_name_.contains(name)) return;  // by chance
   const auto tokens = walk.tokens_of(first, last);
-  run.tokens.insert(run.tokens.end(), tokens.begin(), tokens.end());
+  runs_.push_front({.name = name,
+                    .parent = walk.parent_of(first),
+                    .tokens = {tokens.begin(), tokens.end()},
+                    .media = {},
+                    .keys = {walk.keys.begin() + static_cast<std::ptrdiff_t>(first),
+                             walk.keys.begin() + static_cast<std::ptrdiff_t>(last)}});
   for (KvMedia item : walk.media_of(first, last)) {
-    item.token_offset -= run_start;
-    run.media.push_back(item);
+    item.token_offset -= first * walk.block_tokens;
+    runs_.front().media.push_back(item);
   }
-  run.keys.insert(run.keys.end(), walk.keys.begin() + static_cast<std::ptrdiff_t>(first),
-                  walk.keys.begin() + static_cast<std::ptrdiff_t>(last));
-  bytes_ += run.bytes();
+  by_name_[name] = runs_.begin();
+  used.push_back(runs_.begin());
+  bytes_ += runs_.front().bytes();
 }
 
 void ChainCache::evict() {

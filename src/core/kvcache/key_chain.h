@@ -5,17 +5,18 @@
 //
 // H is SHA-256 over (32-byte deployment secret || message), cut to 128 bits (base/hash). Without
 // the secret nobody can make a key, so a hit can't be forged. Each field is written with its tag,
-// its length and then its bytes, in a fixed order: a LoRA named like a scope, or a name that holds
-// a separator, can't give the key of other fields. Media lie at an offset inside the block where
-// they begin; blocks after it depend on them through their parent.
+// its length and then its bytes, in a fixed order: a LoRA named like a scope, or a name that
+// holds a separator, can't give the key of other fields. Media lie at an offset inside the block
+// where they begin; blocks after it depend on them through their parent.
 //
 // Invariants: equal fields, tokens and media give equal keys in every process, build and machine
 // (golden values in the test; self_test() at start). A key depends on the whole chain before it.
-// Only whole blocks have keys. Block size is in the root, so chains of different sizes never meet.
+// Only whole blocks have keys. Block size is in the root, so chains of different sizes never
+// meet.
 // Units and shapes: a block message is <= 320 bytes with the secret at 64 tokens without media:
-// five SHA-256 rounds, about 0.23 us with SHA-NI. Token ids and offsets are little-endian. Errors:
-// root() refuses a missing field (kInvalidArgument). Concurrency: one object per thread. Source:
-// design.md section 6; docs/design/0005-kv-cache.md; facts/kvcache.md 5a, 6a.
+// five SHA-256 rounds, about 0.23 us with SHA-NI. Token ids and offsets are little-endian.
+// Errors: root() refuses a missing field (kInvalidArgument). Concurrency: one object per thread.
+// Source: design.md section 6; docs/design/0005-kv-cache.md; facts/kvcache.md 5a, 6a.
 #pragma once
 
 #include <array>

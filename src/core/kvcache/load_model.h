@@ -1,15 +1,16 @@
 // Load or recompute: which part of a hit is worth fetching, decided by predicted time.
 //
-// Two things are measured while serving: how fast each tier delivers (bytes over time, older loads
-// forgotten with a half-life) and how long prefill takes, as T(new, ctx) = a + b*new + c*new*(ctx +
-// new/2), fitted by least squares with coefficients >= 0. Errors are relative, so short and long
-// chunks count alike; each observation makes the older ones count a little less; one that is far
-// off (a stall) is pulled in before it counts. Until there is data, the seeds of the options hold.
+// Two things are measured while serving: how fast each tier delivers (bytes over time, older
+// loads forgotten with a half-life) and how long prefill takes, as T(new, ctx) = a + b*new +
+// c*new*(ctx + new/2), fitted by least squares with coefficients >= 0. Errors are relative, so
+// short and long chunks count alike; each observation makes the older ones count a little less;
+// one that is far off (a stall) is pulled in before it counts. Until there is data, the seeds of
+// the options hold.
 //
 // decide() compares, for every point where the hit could resume, load time + prefill of the rest,
 // and takes the least; points below `hit_tokens_min` are not worth the trouble. Loading and
-// computing are taken one after the other: the fetch begins in the queue, so overlap only makes it
-// better.
+// computing are taken one after the other: the fetch begins in the queue, so overlap only makes
+// it better.
 //
 // Invariants: the decision's numbers are those it was made with. Coefficients are never negative.
 // Errors: observations of no tokens, bytes or time are ignored. Concurrency: one thread.

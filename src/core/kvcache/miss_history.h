@@ -1,10 +1,11 @@
 // MissHistory: why blocks are not there, for explain.
 //
 // Three bounded memories, the oldest going first: the last reason noted for a block's name; for a
-// content tag (a keyed hash of a first block's tokens alone, KeyChain::content_tag) the roots under
-// which that block was stored; for a root, its scope and build in words. A block that is unknown by
-// name, while its chain's first block is held under another root, missed because of the scope or
-// the build. That is for administrators: it never changes what a request gets or how long it takes.
+// content tag (a keyed hash of a first block's tokens alone, KeyChain::content_tag) the roots
+// under which that block was stored; for a root, its scope and build in words. A block that is
+// unknown by name, while its chain's first block is held under another root, missed because of
+// the scope or the build. That is for administrators: it never changes what a request gets or how
+// long it takes.
 //
 // Invariants: never more than the limits. A block that is stored has no reason.
 // Units and shapes: about 130 bytes a name, 250 a tag. Concurrency: one thread.

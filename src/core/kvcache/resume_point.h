@@ -1,12 +1,12 @@
 // Where a hit resumes: the number of leading blocks whose KV is used, at an exact point.
 //
-// History KV is needed of the whole prefix. Engines with sliding-window layers also need the window
-// state at the very point where they go on, which exists at some depths only (prompt end, answer
-// end, every 2,048 tokens): they resume at the largest depth that has it.
+// History KV is needed of the whole prefix. Engines with sliding-window layers also need the
+// window state at the very point where they go on, which exists at some depths only (prompt end,
+// answer end, every 2,048 tokens): they resume at the largest depth that has it.
 //
-// Units and shapes: blocks, counted from the start of the chain. A window at depth d belongs to the
-// end of block d, so resuming there uses d + 1 blocks. Concurrency: pure. Source: design.md
-// section 6.
+// Units and shapes: blocks, counted from the start of the chain. A window at depth d belongs to
+// the end of block d, so resuming there uses d + 1 blocks.
+// Concurrency: pure. Source: design.md section 6.
 #pragma once
 
 #include <algorithm>

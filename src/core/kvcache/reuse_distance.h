@@ -1,16 +1,18 @@
 // Hit rate against capacity, estimated live from a sample of the block references.
 //
-// A reference hits an LRU cache of n blocks when fewer than n other blocks were used since its last
-// use. Exact distances need memory for every block; this keeps a spatial sample: all references to
-// the blocks whose hash is below a threshold. Distances among the sample, divided by the sampling
-// rate, estimate the true ones. When the sample is full the threshold falls to the largest hash
-// kept, so memory is fixed; counts made at the higher rate are scaled down. (SHARDS of fixed size,
-// Waldspurger et al., FAST 2015, with its correction for a sample whose share of the references is
-// larger or smaller than its share of the blocks.)
+// A reference hits an LRU cache of n blocks when fewer than n other blocks were used since its
+// last use. Exact distances need memory for every block; this keeps a spatial sample: all
+// references to the blocks whose hash is below a threshold. Distances among the sample, divided
+// by the sampling rate, estimate the true ones. When the sample is full the threshold falls to
+// the largest hash kept, so memory is fixed; counts made at the higher rate are scaled down.
+// (SHARDS of fixed size, Waldspurger et al., FAST 2015, with its correction for a sample whose
+// share of the references is larger or smaller than its share of the blocks.)
 //
 // Invariants: at most `blocks_max` blocks are remembered. Equal references give equal estimates.
-// With fewer blocks than that, distances are exact. Units and shapes: blocks; distances are counted
-// in steps of a 16th of an octave. About 110 bytes a remembered block. Concurrency: one thread.
+// With fewer blocks than that, distances are exact.
+// Units and shapes: blocks; distances are counted in steps of a 16th of an octave. About 110
+// bytes a remembered block.
+// Concurrency: one thread.
 #pragma once
 
 #include <array>
