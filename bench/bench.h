@@ -56,5 +56,6 @@ Figure skipped(std::string name, std::string unit, std::string baseline_name, do
 Result<std::vector<Figure>> run_engine(const Options&);
 Result<std::vector<Figure>> run_tokenizer(const Options&);
 Result<std::vector<Figure>> run_control(const Options&);
+Result<std::vector<Figure>> run_kv(const Options&);
 
 }  // namespace penstock::bench

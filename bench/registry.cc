@@ -8,6 +8,7 @@ const std::vector<Bench>& all() {
       {"tokenizer", "encoding against the native Hugging Face tokenizers, and its limits",
        run_tokenizer},
       {"control", "submit to first output and frames per second, over a Unix socket", run_control},
+      {"kv", "the KV cache: keys, match, index memory", run_kv},
   };
   return benches;
 }

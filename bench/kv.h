@@ -1,0 +1,13 @@
+// The parts of `penstock bench kv`, one per file; kv.cc puts them in a row.
+#pragma once
+
+#include <vector>
+
+#include "bench.h"
+
+namespace penstock::bench {
+
+// Keys of a long prompt and its match against a large index; no I/O.
+Result<std::vector<Figure>> kv_match_figures(const Options&);
+
+}  // namespace penstock::bench
