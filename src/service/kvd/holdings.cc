@@ -20,8 +20,12 @@ std::span<std::byte> Holdings::bytes(HostBlock block) {
 
 std::span<std::byte> Holdings::place(HostBlock block) {
   const HostEntry& entry = host_.at(block);
-  const std::uint64_t units = (entry.bytes + kvcache::kArenaUnit - 1) / kvcache::kArenaUnit;
-  return arena_.subspan(entry.offset, units * kvcache::kArenaUnit);
+  return scratch(entry.offset, entry.bytes);
+}
+
+std::span<std::byte> Holdings::scratch(std::uint64_t offset, std::uint64_t bytes) {
+  const std::uint64_t units = (bytes + kvcache::kArenaUnit - 1) / kvcache::kArenaUnit;
+  return arena_.subspan(offset, units * kvcache::kArenaUnit);
 }
 
 std::optional<HostBlock> Holdings::find_sealed(const BlockName& name) const {

@@ -38,6 +38,7 @@ class Holdings {
   BlockTier* disk() { return disk_; }
   std::span<std::byte> bytes(HostBlock block);
   std::span<std::byte> place(HostBlock block);  // its bytes and the rest of the last unit
+  std::span<std::byte> scratch(std::uint64_t offset, std::uint64_t bytes);  // of take_scratch()
 
   std::optional<HostBlock> find_sealed(const BlockName& name) const;
   bool on_disk(const BlockName& name) const { return disk_ != nullptr && disk_->contains(name); }

@@ -1,13 +1,14 @@
 #include "service/kvd/kv_daemon.h"
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <deque>
 #include <map>
 #include <utility>
 #include <variant>
 
-#include "service/kvd/leases.h"
-#include "service/kvd/stores.h"
+#include "service/kvd/admin.h"
+#include "service/kvd/describe.h"
 
 namespace penstock::service {
 namespace {
@@ -42,11 +43,6 @@ struct KvDaemon::State {
     Instant heard;
     std::map<std::uint32_t, RegisteredPool> pools;
   };
-  struct Root {
-    std::string scope;
-    std::string build;
-    KvLayoutSpec layout;
-  };
 
   State(KvDaemonOptions given, KvMemory& memory, BlockTier* disk)
       : options(std::move(given)),
@@ -57,7 +53,9 @@ struct KvDaemon::State {
         writes(holdings, statistics),
         leases(holdings, loads, writes, statistics, records),
         stores(memory, holdings, writes, statistics, options.stores_pending_max),
-        feed(options.epoch, log, [this] { return holdings.snapshot(); }) {}
+        feed(options.epoch, log, [this] { return holdings.snapshot(); }),
+        admin({holdings, log, loads, writes, leases, stores, statistics, records, roots,
+               options.classes}) {}
 
   // One overload per message; false: the session breaks the protocol and was sent away.
   void on(kv::SessionId id, Session& session, kv::Hello hello, TierNow now);
@@ -75,6 +73,7 @@ struct KvDaemon::State {
   void dismiss(kv::SessionId id, Session& session, std::string reason, bool kill = false);
   void check_silence(TierNow now);
   std::uint64_t quarantined_bytes() const;
+  SessionNumbers session_numbers() const;
   // Ends a turn: what has become of it is sent and handed to the disk.
   void end_turn(TierNow now);
 
@@ -89,9 +88,10 @@ struct KvDaemon::State {
   Leases leases;
   Stores stores;
   EventFeed feed;
+  std::map<BlockKey, KnownRoot> roots;
+  Admin admin;
   Outbox outbox;
   std::map<kv::SessionId, Session> sessions;
-  std::map<BlockKey, Root> roots;
   std::deque<HostBlock> suspects;
   Instant polled;
 };
@@ -115,6 +115,7 @@ void KvDaemon::close(kv::SessionId session, TierNow now) {
   State& s = *state_;
   s.leases.close(session);
   s.stores.close(session);
+  s.admin.close(session);
   s.feed.drop(session);
   s.sessions.erase(session);
   s.outbox.forget(session);
@@ -137,7 +138,8 @@ void KvDaemon::handle(kv::SessionId session, kv::ClientMessage message, TierNow 
 
 bool KvDaemon::has_work() const {
   const State& s = *state_;
-  return s.stores.has_work() || s.feed.has_work() || s.loads.unsubmitted() || !s.suspects.empty();
+  return s.stores.has_work() || s.feed.has_work() || s.admin.has_work() || s.loads.unsubmitted() ||
+         !s.suspects.empty();
 }
 
 void KvDaemon::work(TierNow now) {
@@ -152,6 +154,7 @@ void KvDaemon::work(TierNow now) {
   }
   s.stores.work(now, s.outbox);
   s.feed.work(s.outbox);
+  s.admin.work(now, s.outbox);
   s.end_turn(now);
 }
 
@@ -181,7 +184,8 @@ std::optional<Instant> KvDaemon::next_deadline() const {
     if (!session.silent && !session.doomed && s.leases.open(id) > 0)
       consider(session.heard + s.options.silence_max);
   if (const BlockTier* disk = const_cast<State&>(s).holdings.disk()) {
-    const bool is_busy = s.loads.in_flight() > 0 || s.writes.in_flight() > 0;
+    const bool is_busy =
+        s.loads.in_flight() > 0 || s.writes.in_flight() > 0 || s.admin.in_flight() > 0;
     consider(s.polled + (disk->event_fd() < 0 && is_busy ? kTierPoll : kTierTick));
   }
   return next;
@@ -200,7 +204,8 @@ bool KvDaemon::settled() const {
 }
 
 std::string KvDaemon::stat_json() const {
-  return "{}";
+  const State& s = *state_;
+  return boost::json::serialize(describe_stat(s.admin.inside(), s.session_numbers()));
 }
 
 void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Hello hello, TierNow) {
@@ -240,7 +245,7 @@ void KvDaemon::State::on(kv::SessionId id, Session& session, kv::RegisterRoot ro
   root.build.resize(std::min(root.build.size(), kTextMax));
   holdings.history().describe(root.root, root.scope, root.build);
   roots.emplace(root.root,
-                Root{std::move(root.scope), std::move(root.build), std::move(root.layout)});
+                KnownRoot{std::move(root.scope), std::move(root.build), std::move(root.layout)});
 }
 
 void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Acquire request, TierNow now) {
@@ -292,10 +297,8 @@ void KvDaemon::State::on(kv::SessionId id, Session&, kv::Subscribe request, Tier
   feed.subscribe(id, request);
 }
 
-void KvDaemon::State::on(kv::SessionId id, Session&, kv::Admin request, TierNow) {
-  outbox.send(
-      id, kv::AdminAnswer{
-              request.number, Error{ErrorCode::kNotFound, "no such command", {}, {}}, {}, true});
+void KvDaemon::State::on(kv::SessionId id, Session&, kv::Admin request, TierNow now) {
+  admin.handle(id, request, session_numbers(), now, outbox);
 }
 
 void KvDaemon::State::on(kv::SessionId, Session&, kv::Alive, TierNow) {}
@@ -335,9 +338,17 @@ std::uint64_t KvDaemon::State::quarantined_bytes() const {
   return bytes;
 }
 
+SessionNumbers KvDaemon::State::session_numbers() const {
+  const auto silent =
+      std::ranges::count_if(sessions, [](const auto& entry) { return entry.second.silent; });
+  return {sessions.size(), feed.subscribers(), static_cast<std::size_t>(silent),
+          quarantined_bytes()};
+}
+
 void KvDaemon::State::end_turn(TierNow now) {
   leases.flush(now, outbox);
   writes.start();
+  admin.finish(outbox);
   if (!holdings.take_evicted()) loads.submit();
   feed.flush(outbox);
 }

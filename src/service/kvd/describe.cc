@@ -1,0 +1,295 @@
+#include "service/kvd/describe.h"
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+
+namespace penstock::service {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::string_view kDigits = "0123456789abcdef";
+
+std::string hex(std::uint64_t value) {
+  std::string digits(16, '0');
+  for (std::size_t i = digits.size(); i-- > 0; value >>= 4)
+    digits[i] = kDigits[value & 0xF];
+  return digits;
+}
+
+double seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// The reasons that have occurred.
+json::object counts(const ReasonCounts& by_reason) {
+  json::object object;
+  for (std::size_t i = 0; i < kMissReasons; ++i)
+    if (by_reason[i] > 0) object[to_string(static_cast<MissReason>(i))] = by_reason[i];
+  return object;
+}
+
+json::object host_stat(const Inside& inside, const SessionNumbers& sessions) {
+  const kvcache::HostUsage usage = inside.holdings.host().usage();
+  const KvStatistics& statistics = inside.statistics;
+  const std::uint64_t evicted =
+      statistics.host_removals[static_cast<std::size_t>(MissReason::kEvictedHost)];
+  return {
+      {"blocks", usage.blocks},
+      {"bytes", usage.bytes},
+      {"arena_bytes", usage.arena_bytes},
+      {"free_bytes", usage.free_bytes},
+      {"filling_blocks", usage.filling},
+      {"retiring_blocks", usage.retiring},
+      {"pinned_blocks", usage.pinned},
+      {"quarantined_bytes", sessions.quarantined_bytes},
+      {"corrupt_bytes", usage.corrupt_bytes},
+      {"removals", counts(statistics.host_removals)},
+      {"mean_idle_seconds_when_evicted",
+       evicted == 0 ? 0.0 : seconds(statistics.idle_when_evicted) / static_cast<double>(evicted)}};
+}
+
+json::value disk_stat(const Inside& inside) {
+  const BlockTier* disk = inside.holdings.disk();
+  if (disk == nullptr) return nullptr;
+  const TierStats stats = disk->stats();
+  ReasonCounts removals;
+  std::ranges::copy(stats.removals, removals.begin());
+  return json::object{{"in_service", stats.in_service},
+                      {"state", stats.state},
+                      {"blocks", stats.blocks},
+                      {"bytes", stats.bytes_used},
+                      {"bytes_total", stats.bytes_total},
+                      {"index_bytes", stats.index_bytes},
+                      {"reads", stats.reads},
+                      {"read_bytes", stats.read_bytes},
+                      {"writes", stats.writes},
+                      {"write_bytes", stats.write_bytes},
+                      {"corrupt", stats.corrupt},
+                      {"io_errors", stats.io_errors},
+                      {"reinserted", stats.reinserted},
+                      {"removals", counts(removals)}};
+}
+
+json::array tenant_stat(const Inside& inside) {
+  json::array rows;
+  for (const auto& [who, use] : inside.statistics.tenants) {
+    const auto& [ttl_class, tenant] = who;
+    const bool is_known = ttl_class < inside.classes.size();
+    rows.push_back(
+        {{"class", is_known ? inside.classes[ttl_class].name : std::to_string(ttl_class)},
+         {"tenant", hex(tenant)},
+         {"host_blocks", use.host_blocks},
+         {"host_bytes", use.host_bytes},
+         {"stored_blocks", use.stored_blocks},
+         {"hit_blocks_host", use.hit_blocks_host},
+         {"hit_blocks_disk", use.hit_blocks_disk},
+         {"hit_tokens", use.hit_tokens},
+         {"miss_blocks", use.miss_blocks}});
+  }
+  return rows;
+}
+
+void name_root(const Inside& inside, const BlockKey& root, json::object& object) {
+  object["root"] = service::hex(root);
+  const auto known = inside.roots.find(root);
+  if (known == inside.roots.end()) return;
+  object["scope"] = known->second.scope;
+  object["build"] = known->second.build;
+}
+
+// One run of blocks with the same fate.
+struct Fate {
+  std::optional<KvTier> tier;
+  MissReason reason = MissReason::kNone;
+  std::optional<UnixSeconds> when;
+  std::optional<BlockKey> other_root;
+  bool operator==(const Fate&) const = default;
+};
+
+std::vector<Fate> fates(const Inside& inside, const AcquireRecord& record) {
+  std::vector<Fate> all;
+  for (const KvTier tier : record.served)
+    all.push_back({tier, {}, {}, {}});
+  // Only a chain of which nothing was served can be somebody else's.
+  const auto explained = inside.holdings.history().explain(
+      record.root, record.missed, record.served.empty() ? record.content_tag : 0,
+      [&](const BlockName& name) {
+        return inside.holdings.find_sealed(name).has_value() || inside.holdings.on_disk(name);
+      });
+  for (const kvcache::MissHistory::Explained& why : explained) {
+    Fate fate{{}, why.reason, why.when, why.other_root};
+    const bool is_first = all.size() == record.served.size();
+    // The first was missed for the reason that was found then, unless that was "unknown".
+    if (is_first && record.missing != MissReason::kNeverStored) {
+      fate = {{}, record.missing, {}, {}};
+    } else if (fate.reason == MissReason::kNone) {
+      fate.reason = is_first ? MissReason::kNeverStored : MissReason::kParentGone;
+    }
+    all.push_back(fate);
+  }
+  return all;
+}
+
+json::object describe(const Inside& inside, const AcquireRecord& record) {
+  json::object object;
+  object["request"] = record.request;
+  object["at"] = record.at.value;
+  name_root(inside, record.root, object);
+  object["tenant"] = hex(record.tenant);
+  object["blocks_asked"] = record.asked;
+  object["blocks_served"] = record.served.size();
+  object["ended_by"] = to_string(record.missing);
+  object["windows"] = json::value_from(record.windows);
+  json::array runs;
+  const std::vector<Fate> all = fates(inside, record);
+  for (std::size_t first = 0, next = 0; first < all.size(); first = next) {
+    while (next < all.size() && all[next] == all[first])
+      ++next;
+    const Fate& fate = all[first];
+    json::object run{{"first_block", first}, {"blocks", next - first}};
+    if (fate.tier) {
+      run["served_from"] = to_string(*fate.tier);
+    } else {
+      run["missed"] = to_string(fate.reason);
+    }
+    if (fate.when) run["since"] = fate.when->value;
+    if (fate.other_root) {
+      json::object other;
+      name_root(inside, *fate.other_root, other);
+      run["stored_under"] = std::move(other);
+    }
+    runs.push_back(std::move(run));
+  }
+  object["runs"] = std::move(runs);
+  return object;
+}
+
+}  // namespace
+
+std::string hex(const BlockKey& key) {
+  std::string digits;
+  for (const std::uint8_t byte : key.bytes) {
+    digits += kDigits[byte >> 4];
+    digits += kDigits[byte & 0xF];
+  }
+  return digits;
+}
+
+std::optional<BlockKey> parse_key(std::string_view digits) {
+  BlockKey key;
+  if (digits.size() != key.bytes.size() * 2) return std::nullopt;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    const std::size_t digit = kDigits.find(digits[i]);
+    if (digit == std::string_view::npos) return std::nullopt;
+    key.bytes[i / 2] = static_cast<std::uint8_t>(key.bytes[i / 2] << 4 | digit);
+  }
+  return key;
+}
+
+json::object describe_stat(const Inside& inside, const SessionNumbers& sessions) {
+  const KvStatistics& statistics = inside.statistics;
+  return {{"host", host_stat(inside, sessions)},
+          {"disk", disk_stat(inside)},
+          {"acquires", json::object{{"count", statistics.acquires},
+                                    {"open_leases", inside.leases.open()},
+                                    {"ended_leases", statistics.leases_ended},
+                                    {"hit_blocks_host", statistics.hit_blocks_host},
+                                    {"hit_blocks_disk", statistics.hit_blocks_disk},
+                                    {"hit_windows", statistics.hit_windows},
+                                    {"hit_tokens", statistics.hit_tokens},
+                                    {"prefix_ended_by", counts(statistics.misses)}}},
+          {"loads", json::object{{"started", statistics.loads},
+                                 {"in_flight", inside.loads.in_flight()},
+                                 {"bytes", statistics.load_bytes},
+                                 {"ended", counts(statistics.loads_ended)}}},
+          {"stores", json::object{{"blocks", statistics.stored_blocks},
+                                  {"bytes", statistics.stored_bytes},
+                                  {"already_there", statistics.stored_already},
+                                  {"pending", inside.stores.pending()},
+                                  {"refused", counts(statistics.stores_refused)},
+                                  {"dropped", statistics.stores_dropped}}},
+          {"writes", json::object{{"queued", inside.writes.queued()},
+                                  {"in_flight", inside.writes.in_flight()},
+                                  {"ended", counts(statistics.writes_ended)},
+                                  {"dropped", statistics.writes_dropped}}},
+          {"disk_removals_told", counts(statistics.disk_removals)},
+          {"reports", json::object{{"count", statistics.reports},
+                                   {"confirmed", statistics.reports_confirmed}}},
+          {"sessions", json::object{{"open", sessions.sessions},
+                                    {"subscribers", sessions.subscribers},
+                                    {"silent", sessions.silent},
+                                    {"quarantined", statistics.sessions_quarantined},
+                                    {"killed", statistics.sessions_killed},
+                                    {"refused", statistics.sessions_refused}}},
+          {"events", json::object{{"next", inside.log.next()}, {"oldest", inside.log.first()}}},
+          {"tenants", tenant_stat(inside)}};
+}
+
+json::object describe_roots(const Inside& inside, const std::optional<BlockKey>& after,
+                            std::size_t limit) {
+  struct Held {
+    std::uint64_t blocks = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<BlockKey, Held> held;
+  for (const auto& [root, known] : inside.roots)
+    held[root];
+  const HostTier& host = inside.holdings.host();
+  for (std::size_t slot = 0; slot < host.slots(); ++slot) {
+    const auto block = host.sealed_in_slot(slot);
+    if (!block) continue;
+    Held& of_root = held[host.at(*block).info.root];
+    ++of_root.blocks;
+    of_root.bytes += host.at(*block).bytes;
+  }
+  json::array rows;
+  json::value next;
+  for (auto root = after ? held.upper_bound(*after) : held.begin(); root != held.end(); ++root) {
+    if (rows.size() == limit) {
+      next = rows.back().at("root");
+      break;
+    }
+    json::object row;
+    name_root(inside, root->first, row);
+    row["host_blocks"] = root->second.blocks;
+    row["host_bytes"] = root->second.bytes;
+    rows.push_back(std::move(row));
+  }
+  return {{"roots", std::move(rows)}, {"next", std::move(next)}};
+}
+
+json::object describe_blocks(const Inside& inside, const BlockKey& root, std::size_t first,
+                             std::size_t limit, Instant now) {
+  const HostTier& host = inside.holdings.host();
+  json::array rows;
+  json::value next;
+  for (std::size_t slot = first; slot < host.slots(); ++slot) {
+    const auto block = host.sealed_in_slot(slot);
+    if (!block || host.at(*block).info.root != root) continue;
+    if (rows.size() == limit) {
+      next = slot;
+      break;
+    }
+    const HostEntry& entry = host.at(*block);
+    rows.push_back({{"key", hex(entry.info.name.key)},
+                    {"group", entry.info.name.group == KvGroup::kHistory ? "history" : "window"},
+                    {"depth", entry.info.depth},
+                    {"bytes", entry.bytes},
+                    {"pins", entry.pins},
+                    {"children", entry.children},
+                    {"on_disk", inside.holdings.on_disk(entry.info.name)},
+                    {"idle_seconds", seconds(now - entry.used_at)}});
+  }
+  return {{"blocks", std::move(rows)}, {"next", std::move(next)}};
+}
+
+json::array describe_acquires(const Inside& inside, const std::string& request) {
+  json::array acquires;
+  for (const AcquireRecord* record : inside.records.find(request))
+    acquires.push_back(describe(inside, *record));
+  return acquires;
+}
+
+}  // namespace penstock::service

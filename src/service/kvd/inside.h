@@ -1,0 +1,42 @@
+// Inside: what the commands for people may look at of the daemon.
+//
+// Concurrency: one thread; references live as long as the daemon.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "service/kvd/leases.h"
+#include "service/kvd/stores.h"
+
+namespace penstock::service {
+
+// What a root stands for, as it was registered.
+struct KnownRoot {
+  std::string scope;
+  std::string build;
+  KvLayoutSpec layout;
+};
+
+struct SessionNumbers {
+  std::size_t sessions = 0;
+  std::size_t subscribers = 0;
+  std::size_t silent = 0;
+  std::uint64_t quarantined_bytes = 0;  // pinned by silent holders
+};
+
+struct Inside {
+  Holdings& holdings;
+  const EventLog& log;
+  const Loads& loads;
+  const WriteThrough& writes;
+  const Leases& leases;
+  const Stores& stores;
+  const KvStatistics& statistics;
+  const AcquireRecords& records;
+  const std::map<BlockKey, KnownRoot>& roots;
+  const std::vector<TtlClassSpec>& classes;
+};
+
+}  // namespace penstock::service
