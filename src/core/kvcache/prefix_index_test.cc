@@ -262,6 +262,19 @@ TEST_CASE("a match tells tiers apart, and what all hosts hold together") {
   CHECK(index.match({}).hosts.empty());
 }
 
+TEST_CASE("a host may come again any number of times") {
+  PrefixIndex index;
+  const KvHostId steady(1);
+  index.apply(steady, snapshot(1, 1, {event(key_of(1))}));
+  for (std::uint64_t epoch = 1; epoch <= 100'000; ++epoch) {
+    index.apply(KvHostId(2), snapshot(epoch, 1, {event(key_of(1 + epoch % 2))}));
+    if (epoch % 10'000 != 0) continue;
+    CHECK(index.match({{key_of(1)}}).hosts.size() == 2);  // an even epoch
+    CHECK(index.match({{key_of(2)}}).hosts.empty());
+  }
+  CHECK(index.blocks() <= 2);
+}
+
 TEST_CASE("the number of blocks has a limit") {
   PrefixIndex index(10);
   std::vector<kv::Event> events;
