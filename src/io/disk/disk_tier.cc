@@ -1,0 +1,588 @@
+#include "io/disk/disk_tier.h"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock::disk {
+
+using kvcache::DiskLog;
+using kvcache::DiskPlace;
+using kvcache::DiskSlot;
+using kvcache::kUnitBytes;
+using kvcache::SegmentState;
+using kvcache::units_of;
+
+namespace {
+
+constexpr std::size_t kReinsertsAtOnce = 4;
+constexpr std::int64_t kReviveSeconds = 60;
+constexpr std::int64_t kErrorWindowSeconds = 3600;
+
+std::uint64_t offset_of(std::uint64_t units) {
+  return units * kUnitBytes;
+}
+
+}  // namespace
+
+DiskTier::DiskTier(DiskTierOptions options, std::unique_ptr<SegmentIo> io, TierNow now)
+    : options_(std::move(options)),
+      io_(std::move(io)),
+      now_(now),
+      log_(options_.log),
+      readers_(options_.log.segments),
+      errors_(options_.log.segments),
+      created_(options_.log.segments) {
+  if (options_.key) cipher_.emplace(*options_.key);
+  stats_.state = "ok";
+}
+
+DiskTier::~DiskTier() {
+  // Buffers of callers are still the device's; nothing new is begun but what completions begin.
+  while (io_->in_flight() > 0)
+    io_->wait();
+}
+
+void DiskTier::notice(DiskNotice level, const std::string& text) const {
+  if (options_.notice) options_.notice(level, text);
+}
+
+bool DiskTier::contains(const BlockName& name) const {
+  return stats_.in_service && log_.find(name) != nullptr;
+}
+
+std::optional<std::uint32_t> DiskTier::size_of(const BlockName& name) const {
+  const DiskSlot* slot = stats_.in_service ? log_.find(name) : nullptr;
+  if (slot == nullptr) return std::nullopt;
+  return slot->bytes();
+}
+
+void DiskTier::touch(std::span<const BlockName> path, TtlClass ttl_class, TierNow now) {
+  if (stats_.in_service) log_.touch(path, ttl_class, now.wall);
+}
+
+void DiskTier::remove(const BlockName& name, MissReason reason) {
+  if (stats_.in_service) log_.remove(name, reason);
+}
+
+void DiskTier::for_each(const std::function<bool(const BlockName&, std::uint32_t)>& visit) const {
+  if (stats_.in_service) log_.for_each(visit);
+}
+
+int DiskTier::event_fd() const {
+  return io_->event_fd();
+}
+
+TierStats DiskTier::stats() const {
+  TierStats stats = stats_;
+  stats.blocks = log_.blocks();
+  stats.bytes_used = log_.bytes_used();
+  stats.bytes_total =
+      std::uint64_t{options_.log.segments} * options_.log.segment_units * kUnitBytes;
+  stats.index_bytes = log_.memory_bytes();
+  return stats;
+}
+
+// --- reading
+
+void DiskTier::read(TierRead read) {
+  const auto refuse = [&](MissReason reason) {
+    finished_.push_back([done = std::move(read.done), reason] { done(reason, BlockInfo{}); });
+    io_->wake();
+  };
+  if (!stats_.in_service) return refuse(MissReason::kTierOff);
+  const DiskSlot* slot = log_.find(read.name);
+  if (slot == nullptr) return refuse(MissReason::kNeverStored);
+  const std::uint32_t bytes = slot->bytes();
+  const std::size_t room = offset_of(units_of(bytes));
+  ENSURE(read.destination.size() >= room);
+  const DiskPlace place = slot->place();
+  const std::uint64_t epoch = log_.epoch_of(place.segment);
+  const std::size_t head_bytes = offset_of(slot->header_units());
+  // Encrypted records are opened as one piece and copied out; plain ones land where they belong.
+  AlignedBuffer head(head_bytes + (cipher_ ? room : 0));
+  IoVector to(head.span());
+  if (!cipher_) to.add(read.destination.first(room));
+  const std::size_t expected = to.bytes();
+  ++readers_[place.segment];
+  ++stats_.reads;
+  io_->read(place.segment, offset_of(place.unit), to,
+            [this, read = std::move(read), head = std::move(head), head_bytes, expected, place,
+             epoch, bytes, room](int error, std::size_t got) mutable {
+              --readers_[place.segment];
+              std::expected<BlockInfo, MissReason> info = std::unexpected(MissReason::kIoError);
+              if (error == 0 && got == expected) {
+                const auto payload =
+                    cipher_ ? head.span().subspan(head_bytes) : read.destination.first(room);
+                info = check(read.name, bytes, epoch, head.span().first(head_bytes), payload,
+                             head.span());
+                if (info && cipher_) std::ranges::copy(payload, read.destination.begin());
+              }
+              if (info) {
+                stats_.read_bytes += bytes;
+              } else {
+                read_failed(read.name, place, info.error());
+              }
+              finished_.push_back([done = std::move(read.done), info = std::move(info)] {
+                done(info ? MissReason::kNone : info.error(), info ? *info : BlockInfo{});
+              });
+            });
+}
+
+std::expected<BlockInfo, MissReason> DiskTier::check(const BlockName& name, std::uint32_t bytes,
+                                                     std::uint64_t epoch,
+                                                     std::span<std::byte> header,
+                                                     std::span<const std::byte> payload,
+                                                     std::span<std::byte> whole) const {
+  const auto corrupt = std::unexpected(MissReason::kCorrupt);
+  auto parsed = kvcache::parse_record_header(header, epoch);
+  if (!parsed || parsed->info.name != name || parsed->bytes != bytes) return corrupt;
+  if (offset_of(parsed->header_units()) != header.size()) return corrupt;
+  if (parsed->encrypted != cipher_.has_value()) return corrupt;
+  if (cipher_ && !cipher_->open(*parsed, whole)) return corrupt;
+  if (!kvcache::parse_slices(header, *parsed)) return corrupt;
+  if (!kvcache::payload_matches(parsed->info, payload)) return corrupt;
+  return std::move(parsed->info);
+}
+
+void DiskTier::read_failed(const BlockName& name, DiskPlace place, MissReason reason) {
+  if (reason == MissReason::kCorrupt) {
+    ++stats_.corrupt;
+    log_.drop(name, place, reason);
+    if (corrupt_told_ < 0 || now_.wall.value - corrupt_told_ >= kReviveSeconds) {
+      corrupt_told_ = now_.wall.value;
+      notice(DiskNotice::kAlarm,
+             fmt::format("a KV block in segment {:04} does not match its checksum; it is not "
+                         "served ({} so far)",
+                         place.segment, stats_.corrupt));
+    }
+  }
+  if (reason == MissReason::kIoError) ++stats_.io_errors;
+  error_in(place.segment, "read");
+}
+
+void DiskTier::error_in(std::uint32_t segment, const std::string& what) {
+  if (!stats_.in_service) return;
+  if (now_.wall.value - errors_since_ > kErrorWindowSeconds) {
+    errors_since_ = now_.wall.value;
+    errors_recent_ = 0;
+  }
+  if (++errors_recent_ >= options_.errors_max) {
+    return go_off(
+        fmt::format("{} faults within an hour (the last: {} of segment {:04}); check the "
+                    "device, then restart",
+                    errors_recent_, what, segment));
+  }
+  if (++errors_[segment] == options_.segment_errors_max &&
+      log_.state_of(segment) != SegmentState::kBad) {
+    log_.mark_bad(segment, MissReason::kIoError);
+    notice(DiskNotice::kWarning,
+           fmt::format("KV segment {:04} failed {} times; it is out of use until the restart",
+                       segment, errors_[segment]));
+    if (const auto filling = filling_.find(segment); filling != filling_.end()) {
+      filling->second.failed = filling->second.closing = true;
+      try_seal(segment);
+    }
+  }
+}
+
+void DiskTier::go_off(const std::string& why) {
+  if (!stats_.in_service) return;
+  stats_.in_service = false;
+  stats_.state = "out of service: " + why;
+  notice(DiskNotice::kAlarm, "the disk tier is out of service: " + why);
+  while (!waiting_.empty()) {
+    const auto append = std::move(waiting_.front());
+    waiting_.pop_front();
+    finish(*append, MissReason::kTierOff);
+  }
+  io_->wake();
+}
+
+// Faults that no other segment will escape.
+bool DiskTier::fatal(int error, const std::string& doing) {
+  switch (error) {
+    case EROFS:
+    case ENOENT:
+    case ENOTDIR:
+    case EACCES:
+    case EPERM:
+    case ENODEV:
+      go_off(fmt::format("{} failed: {}", doing, std::strerror(error)));
+      return true;
+    default:
+      return false;
+  }
+}
+
+// --- writing
+
+void DiskTier::write(TierWrite write) {
+  const auto refuse = [&](MissReason reason) {
+    finished_.push_back([done = std::move(write.done), reason] { done(reason); });
+    io_->wake();
+  };
+  const BlockInfo& info = write.info;
+  if (!stats_.in_service) return refuse(MissReason::kTierOff);
+  if (log_.find(info.name) != nullptr) return refuse(MissReason::kNone);
+  const std::uint64_t bytes = info.bytes();
+  ENSURE(write.payload.size() >= bytes);
+  const bool writable =
+      bytes > 0 && bytes <= kvcache::kPayloadBytesMax &&
+      info.slices.size() <= kvcache::kSlicesMax &&
+      log_.fits(std::uint64_t{kvcache::header_units_of(info.slices.size())} + units_of(bytes));
+  if (!writable || pending_.contains(info.name)) return refuse(MissReason::kNotAdmitted);
+  if (pending_.size() >= options_.writes_max) return refuse(MissReason::kNotAdmitted);
+  if (const MissReason reason = log_.admit(info); reason != MissReason::kNone) {
+    return refuse(reason);
+  }
+  pending_.insert(info.name);
+  auto fresh = std::make_unique<Append>();
+  fresh->info = std::move(write.info);
+  fresh->payload = write.payload.first(bytes);
+  fresh->done = std::move(write.done);
+  append(std::move(fresh));
+}
+
+void DiskTier::append(std::unique_ptr<Append> append) {
+  kvcache::RecordHeader& header = append->header;
+  header.bytes = static_cast<std::uint32_t>(append->payload.size());
+  header.slice_count = static_cast<std::uint32_t>(append->info.slices.size());
+  const bool kept = append->from.has_value();
+  const auto placed =
+      log_.place(kept ? append->from->ttl_class : append->info.ttl_class, header.record_units(),
+                 now_.wall, kept ? DiskLog::Purpose::kReinsert : DiskLog::Purpose::kWrite);
+  if (!placed) {
+    if (kept) return finish(*append, reclaiming_->plan.reason);
+    waiting_.push_back(std::move(append));
+    io_->wake();
+    return;
+  }
+  append->place = placed->place;
+  const std::uint32_t segment = placed->place.segment;
+  Filling& filling = filling_[segment];
+  Append& last = *filling.order.emplace_back(std::move(append));
+  if (placed->opened) {
+    prepare(segment);
+  } else if (filling.ready) {
+    submit(segment, last);
+  }
+}
+
+void DiskTier::prepare(std::uint32_t segment) {
+  io_->prepare(segment, [this, segment](int error, std::size_t) {
+    if (error != 0) return header_written(segment, error);
+    created_[segment] = true;
+    AlignedBuffer unit(kUnitBytes);
+    kvcache::SegmentHeader header = log_.header_of(segment);
+    header.store = io_->store();
+    header.cipher_id = cipher_ ? cipher_->id() : 0;
+    kvcache::write_segment_header(header, unit.span());
+    const IoVector from(unit.span());
+    io_->write(segment, 0, from,
+               [this, segment, unit = std::move(unit)](int failure, std::size_t got) {
+                 header_written(segment, failure == 0 && got != kUnitBytes ? EIO : failure);
+               });
+  });
+}
+
+void DiskTier::header_written(std::uint32_t segment, int error) {
+  Filling& filling = filling_.at(segment);
+  if (error == 0) {
+    filling.ready = true;
+    for (const auto& append : filling.order)
+      submit(segment, *append);
+    return try_seal(segment);
+  }
+  // The segment can't be used now. What waited for it gets a second place.
+  auto order = std::exchange(filling.order, {});
+  filling_.erase(segment);
+  log_.mark_bad(segment, MissReason::kIoError);
+  if (error == ENOSPC) {
+    file_system_full(segment);
+  } else if (!fatal(error, fmt::format("opening KV segment {:04}", segment))) {
+    ++stats_.io_errors;
+    error_in(segment, "opening");
+  }
+  for (auto& waiting : order) {
+    if (!stats_.in_service) {
+      finish(*waiting, MissReason::kTierOff);
+    } else if (++waiting->attempts > 1) {
+      finish(*waiting, MissReason::kIoError);
+    } else {
+      append(std::move(waiting));
+    }
+  }
+}
+
+// No file that does not exist yet can be made: for a minute the tier lives with those it has.
+void DiskTier::file_system_full(std::uint32_t segment) {
+  notice(DiskNotice::kWarning,
+         "the file system of the KV segments is full; the tier goes on with fewer segments");
+  const std::int64_t when = now_.wall.value + kReviveSeconds;
+  revive_.emplace_back(when, segment);
+  for (std::uint32_t other = 0; other < created_.size(); ++other) {
+    if (created_[other] || log_.state_of(other) != SegmentState::kClean) continue;
+    log_.mark_bad(other, MissReason::kIoError);
+    revive_.emplace_back(when, other);
+  }
+}
+
+// Lays the record out for writing: header, whole units of the caller's payload, padded tail.
+IoVector DiskTier::build_record(Append& append) {
+  kvcache::RecordHeader& header = append.header;
+  header.info = append.info;
+  header.epoch = log_.epoch_of(append.place.segment);
+  header.encrypted = cipher_.has_value();
+  const std::size_t head_bytes = offset_of(header.header_units());
+  const std::size_t tail_bytes = append.payload.size() % kUnitBytes;
+  const std::size_t direct_bytes = append.payload.size() - tail_bytes;
+  const std::size_t padded = tail_bytes > 0 ? kUnitBytes : 0;
+  if (cipher_) {
+    header.nonce = RecordCipher::nonce();
+    append.head = AlignedBuffer(head_bytes + direct_bytes + padded);
+    const auto record = append.head.span();
+    kvcache::write_record_header(header, record.first(head_bytes));
+    std::ranges::copy(append.payload, record.begin() + static_cast<std::ptrdiff_t>(head_bytes));
+    std::ranges::fill(record.subspan(head_bytes + append.payload.size()), std::byte{0});
+    cipher_->seal(header, record);
+    return IoVector(record);
+  }
+  append.head = AlignedBuffer(head_bytes + padded);
+  const auto record = append.head.span();
+  kvcache::write_record_header(header, record.first(head_bytes));
+  const auto tail = record.subspan(head_bytes);
+  std::ranges::fill(tail, std::byte{0});
+  std::ranges::copy(append.payload.subspan(direct_bytes), tail.begin());
+  IoVector from(record.first(head_bytes));
+  from.add(append.payload.first(direct_bytes));
+  from.add(tail);
+  return from;
+}
+
+void DiskTier::submit(std::uint32_t segment, Append& append) {
+  append.state = Append::State::kWriting;
+  const IoVector from = build_record(append);
+  io_->write(segment, offset_of(append.place.unit), from,
+             [this, segment, &append, expected = from.bytes()](int error, std::size_t got) {
+               const bool whole = error == 0 && got == expected;
+               append.state = whole ? Append::State::kWritten : Append::State::kFailed;
+               if (!whole) {
+                 filling_.at(segment).failed = true;
+                 log_.close(segment);
+                 const bool full = error == ENOSPC || (error == 0 && got < expected);
+                 if (!full && !fatal(error, fmt::format("writing KV segment {:04}", segment))) {
+                   ++stats_.io_errors;
+                   error_in(segment, "write");
+                 }
+               }
+               advance(segment);
+             });
+}
+
+// Acknowledges in the order of places; behind a failed record nothing is acknowledged.
+void DiskTier::advance(std::uint32_t segment) {
+  Filling& filling = filling_.at(segment);
+  while (!filling.order.empty()) {
+    Append& front = *filling.order.front();
+    if (front.state != Append::State::kWritten && front.state != Append::State::kFailed) break;
+    const auto append = std::move(filling.order.front());
+    filling.order.pop_front();
+    filling.broken = filling.broken || append->state == Append::State::kFailed ||
+                     log_.state_of(segment) == SegmentState::kBad;
+    if (filling.broken || !stats_.in_service) {
+      finish(*append, stats_.in_service ? MissReason::kIoError : MissReason::kTierOff);
+      continue;
+    }
+    const BlockInfo& info = append->info;
+    const auto header_units = static_cast<std::uint8_t>(append->header.header_units());
+    bool stored = true;
+    if (append->from) {
+      stored = log_.move(info.name, append->from->from, append->place);
+      stats_.reinserted += stored ? 1 : 0;
+    } else {
+      log_.publish(info, header_units, append->place);
+    }
+    if (stored) {
+      filling.directory.push_back({info.name, info.tenant, append->place.unit, append->header.bytes,
+                                   info.depth, header_units});
+    }
+    ++stats_.writes;
+    stats_.write_bytes += append->header.bytes;
+    finish(*append, MissReason::kNone);
+  }
+  try_seal(segment);
+}
+
+void DiskTier::finish(Append& append, MissReason reason) {
+  if (append.from) {
+    if (reason != MissReason::kNone) log_.drop(append.info.name, append.from->from, reason);
+    --reclaiming_->active;
+    return;
+  }
+  pending_.erase(append.info.name);
+  finished_.push_back([done = std::move(append.done), reason] { done(reason); });
+  io_->wake();
+}
+
+// --- sealing
+
+void DiskTier::try_seal(std::uint32_t segment) {
+  Filling& filling = filling_.at(segment);
+  if (!filling.closing || !filling.ready || !filling.order.empty()) return;
+  filling.ready = false;  // only once
+  if (filling.failed || log_.state_of(segment) == SegmentState::kBad) {
+    return footer_written(segment, 0);
+  }
+  const auto records = static_cast<std::uint32_t>(filling.directory.size());
+  const kvcache::SegmentHeader header = log_.header_of(segment);
+  const std::uint32_t units = kvcache::directory_units_of(records) + 1;
+  AlignedBuffer footer(offset_of(units));
+  kvcache::write_footer({header.epoch, header.sequence, records, log_.used_units(segment), 0},
+                        filling.directory, footer.span());
+  const IoVector from(footer.span());
+  io_->write(
+      segment, offset_of(header.segment_units - units), from,
+      [this, segment, size = from.bytes(), footer = std::move(footer)](int error, std::size_t got) {
+        if (error != 0 || got != size) return footer_written(segment, error);
+        io_->sync(segment,
+                  [this, segment](int failure, std::size_t) { footer_written(segment, failure); });
+      });
+}
+
+void DiskTier::footer_written(std::uint32_t segment, int error) {
+  filling_.erase(segment);
+  log_.sealed(segment);  // without a footer it is scanned at the next start
+  if (error != 0 && error != ENOSPC &&
+      !fatal(error, fmt::format("sealing segment {:04}", segment))) {
+    ++stats_.io_errors;
+    error_in(segment, "sealing");
+  }
+}
+
+// --- time
+
+void DiskTier::poll(TierNow now, std::vector<TierRemoval>& removals) {
+  now_ = now;
+  io_->poll();
+  if (stats_.in_service) {
+    for (const std::uint32_t segment : log_.take_seals(now_.wall)) {
+      filling_.at(segment).closing = true;
+      try_seal(segment);
+    }
+    revive_segments();
+    run_reclaim();
+    retry_waiting();
+  } else if (!log_.empty_some(MissReason::kTierOff)) {
+    io_->wake();
+  }
+  for (const kvcache::DiskRemoval& removal : log_.take_removals()) {
+    ++stats_.removals[static_cast<std::size_t>(removal.reason)];
+    // The caller hears of completions first; what was stored again since is not gone.
+    if (!contains(removal.name)) removals.push_back({removal.name, removal.reason});
+  }
+  for (auto& callback : std::exchange(finished_, {}))
+    callback();
+}
+
+void DiskTier::revive_segments() {
+  while (!revive_.empty() && revive_.front().first <= now_.wall.value) {
+    log_.revive(revive_.front().second);
+    revive_.pop_front();
+  }
+}
+
+void DiskTier::retry_waiting() {
+  for (std::size_t left = waiting_.size(); left > 0; --left) {
+    auto first = std::move(waiting_.front());
+    waiting_.pop_front();
+    const std::size_t others = waiting_.size();
+    append(std::move(first));
+    if (waiting_.size() > others) break;  // it waits again, at the end
+  }
+  // Nothing is being freed and nothing can be: drop, rather than hold the caller's memory.
+  const bool sealing =
+      std::ranges::any_of(filling_, [](const auto& filling) { return filling.second.closing; });
+  if (reclaiming_ || sealing) return;
+  while (!waiting_.empty()) {
+    const auto append = std::move(waiting_.front());
+    waiting_.pop_front();
+    finish(*append, MissReason::kNotAdmitted);
+  }
+}
+
+void DiskTier::run_reclaim() {
+  while (stats_.in_service) {
+    if (!reclaiming_) {
+      const bool needed = log_.clean_segments() < options_.log.clean_min;
+      if (!needed && expiry_checked_ == now_.wall.value) return;
+      expiry_checked_ = now_.wall.value;
+      auto plan = log_.reclaim(now_.wall);
+      if (!plan) return;
+      reclaiming_.emplace(Reclaiming{std::move(*plan), 0, 0});
+      expiry_checked_ = -1;
+    }
+    Reclaiming& work = *reclaiming_;
+    while (work.active < kReinsertsAtOnce && work.next < work.plan.keep.size()) {
+      ++work.active;
+      reinsert(work.plan.keep[work.next++]);
+    }
+    if (work.active > 0 || work.next < work.plan.keep.size()) return;
+    if (readers_[work.plan.segment] > 0) return;
+    if (log_.state_of(work.plan.segment) == SegmentState::kReclaiming) {
+      log_.cleaned(work.plan.segment);
+    }
+    reclaiming_.reset();
+  }
+}
+
+// Reads a kept block, verifies it and writes it into an open segment.
+void DiskTier::reinsert(const kvcache::DiskReinsert& item) {
+  auto kept = std::make_unique<Append>();
+  kept->info.name = item.name;
+  kept->from = item;
+  const DiskSlot* slot = log_.find(item.name);
+  if (slot == nullptr || slot->place() != item.from) {
+    return finish(*kept, MissReason::kRemoved);
+  }
+  const std::uint32_t bytes = slot->bytes();
+  const std::size_t head_bytes = offset_of(slot->header_units());
+  kept->own = AlignedBuffer(offset_of(item.record_units));
+  const IoVector to(kept->own.span());
+  const std::uint64_t epoch = log_.epoch_of(item.from.segment);
+  ++readers_[item.from.segment];
+  io_->read(
+      item.from.segment, offset_of(item.from.unit), to,
+      [this, kept = std::move(kept), bytes, head_bytes, epoch](int error, std::size_t got) mutable {
+        const BlockName name = kept->info.name;
+        const DiskPlace place = kept->from->from;
+        --readers_[place.segment];
+        const auto whole = kept->own.span();
+        std::expected<BlockInfo, MissReason> info = std::unexpected(MissReason::kIoError);
+        if (error == 0 && got == whole.size()) {
+          info =
+              check(name, bytes, epoch, whole.first(head_bytes), whole.subspan(head_bytes), whole);
+        }
+        if (!info) {
+          read_failed(name, place, info.error());
+          return finish(*kept, info.error());
+        }
+        const BlockName before = name.group == KvGroup::kHistory
+                                     ? BlockName{info->parent, KvGroup::kHistory}
+                                     : BlockName{name.key, KvGroup::kHistory};
+        const bool rooted = name.group == KvGroup::kHistory && info->depth == 0;
+        if (!rooted && log_.find(before) == nullptr) {
+          return finish(*kept, MissReason::kParentGone);
+        }
+        if (!stats_.in_service) return finish(*kept, MissReason::kTierOff);
+        kept->info = std::move(*info);
+        kept->payload = whole.subspan(head_bytes, bytes);
+        append(std::move(kept));
+      });
+}
+
+}  // namespace penstock::disk

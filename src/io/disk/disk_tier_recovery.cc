@@ -1,0 +1,221 @@
+// DiskTier's start: what is on the disk becomes the index again.
+#include <fmt/format.h>
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "io/disk/disk_tier.h"
+#include "io/disk/uring_segment_io.h"
+
+namespace penstock::disk {
+
+using kvcache::FormatFault;
+using kvcache::kUnitBytes;
+using kvcache::SegmentState;
+
+namespace {
+
+constexpr std::size_t kReadsAtOnce = 64;
+constexpr std::uint64_t kTailBytes = 128 * 1024;  // footers of blocks of 28 KiB and more fit whole
+constexpr std::uint64_t kScanBytes = 4 * 1024 * 1024;
+
+}  // namespace
+
+Result<std::unique_ptr<DiskTier>> DiskTier::open(DiskTierOptions options,
+                                                 std::unique_ptr<SegmentIo> io, TierNow now) {
+  const std::uint32_t least = kvcache::DiskLog::segments_min(options.log);
+  if (options.log.segments < least) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("the disk tier needs room for at least {} segments of {} KiB, its "
+                            "limit allows {}",
+                            least, options.log.segment_units * 4, options.log.segments));
+  }
+  auto tier = std::unique_ptr<DiskTier>(new DiskTier(std::move(options), std::move(io), now));
+  tier->recover();
+  return tier;
+}
+
+void DiskTier::read_whole(std::uint32_t segment, std::uint64_t offset, std::span<std::byte> to,
+                          std::move_only_function<void(bool read)> done) {
+  io_->read(segment, offset, IoVector(to),
+            [size = to.size(), done = std::move(done)](int error, std::size_t got) mutable {
+              done(error == 0 && got == size);
+            });
+}
+
+void DiskTier::recover() {
+  std::vector<SegmentFile> files = io_->files();
+  std::ranges::sort(files, {}, &SegmentFile::number);
+  for (const SegmentFile& file : files) {
+    if (file.number >= options_.log.segments) {
+      notice(DiskNotice::kWarning,
+             fmt::format("KV segment {:04} is beyond the disk tier's limit; it is left alone, "
+                         "remove it to free its space",
+                         file.number));
+      continue;
+    }
+    created_[file.number] = true;
+    if (file.bytes < kUnitBytes) continue;
+    while (io_->in_flight() >= kReadsAtOnce)
+      io_->wait();
+    AlignedBuffer unit(kUnitBytes);
+    const auto to = unit.span();
+    read_whole(file.number, 0, to, [this, file, unit = std::move(unit)](bool read) {
+      if (read) return header_read(file, unit.span());
+      notice(DiskNotice::kWarning,
+             fmt::format("KV segment {:04} cannot be read; it is left alone", file.number));
+      log_.mark_bad(file.number, MissReason::kIoError);
+    });
+  }
+  while (io_->in_flight() > 0)
+    io_->wait();
+  for (const SegmentFile& file : std::exchange(scans_, {}))
+    scan(file);
+  while (io_->in_flight() > 0)
+    io_->wait();
+  if (!files.empty()) {
+    notice(DiskNotice::kInfo,
+           fmt::format("{} KV blocks in {} segments found on disk", log_.blocks(), files.size()));
+  }
+}
+
+void DiskTier::header_read(const SegmentFile& file, std::span<const std::byte> unit) {
+  const auto ignored = [&](std::string_view why) {
+    notice(DiskNotice::kWarning,
+           fmt::format("KV segment {:04} is {}; its content is ignored and its space will be used",
+                       file.number, why));
+  };
+  const auto header = kvcache::parse_segment_header(unit);
+  if (!header) {
+    if (header.error() == FormatFault::kBlank) return;
+    if (header.error() != FormatFault::kForeign) return ignored(to_string(header.error()));
+    notice(DiskNotice::kWarning, fmt::format("file {:04}.seg is {}; it is left alone", file.number,
+                                             to_string(header.error())));
+    return log_.mark_bad(file.number, MissReason::kIoError);
+  }
+  if (header->store != io_->store()) return ignored("of another store");
+  if (header->cipher_id != (cipher_ ? cipher_->id() : 0)) {
+    return ignored(header->cipher_id == 0 ? "not encrypted" : "encrypted with another key");
+  }
+  if (header->segment_units != options_.log.segment_units) return ignored("of another size");
+  if (!log_.restore_segment(file.number, *header, now_.wall)) return;
+  const std::uint64_t whole = std::uint64_t{header->segment_units} * kUnitBytes;
+  if (file.bytes < whole) {
+    notice(DiskNotice::kWarning,
+           fmt::format("KV segment {:04} is truncated; what is there is used", file.number));
+    scans_.push_back(file);
+    return;
+  }
+  const std::uint64_t tail_bytes = std::min(kTailBytes, whole);
+  AlignedBuffer tail(tail_bytes);
+  const auto to = tail.span();
+  read_whole(file.number, whole - tail_bytes, to, [this, file, tail = std::move(tail)](bool read) {
+    if (read) return tail_read(file, tail.span());
+    scans_.push_back(file);
+  });
+}
+
+void DiskTier::tail_read(const SegmentFile& file, std::span<const std::byte> tail) {
+  const auto trailer = kvcache::parse_trailer(tail.last(kUnitBytes), log_.epoch_of(file.number),
+                                              options_.log.segment_units);
+  if (!trailer) return scans_.push_back(file);
+  const std::size_t bytes = std::size_t{kvcache::directory_units_of(trailer->records)} * kUnitBytes;
+  if (bytes + kUnitBytes <= tail.size()) {
+    const auto directory = tail.subspan(tail.size() - kUnitBytes - bytes, bytes);
+    return restore_directory(file, *trailer, directory);
+  }
+  AlignedBuffer directory(bytes);
+  const auto to = directory.span();
+  const std::uint64_t end = std::uint64_t{options_.log.segment_units - 1} * kUnitBytes;
+  read_whole(file.number, end - bytes, to,
+             [this, file, trailer = *trailer, directory = std::move(directory)](bool read) {
+               if (read) return restore_directory(file, trailer, directory.span());
+               scans_.push_back(file);
+             });
+}
+
+void DiskTier::restore_directory(const SegmentFile& file, const kvcache::Trailer& trailer,
+                                 std::span<const std::byte> directory) {
+  const auto entries = kvcache::parse_directory(directory, trailer);
+  if (!entries) return scans_.push_back(file);
+  for (const kvcache::DirectoryEntry& entry : *entries)
+    log_.restore(file.number, entry);
+  log_.restored(file.number, trailer.used_units, true, now_.wall);
+}
+
+// Reads a segment that has no footer as far as the file goes, and takes up its records.
+void DiskTier::scan(const SegmentFile& file) {
+  const std::uint64_t whole = std::uint64_t{options_.log.segment_units} * kUnitBytes;
+  const std::uint64_t bytes = std::min(whole, file.bytes / kUnitBytes * kUnitBytes);
+  AlignedBuffer memory(bytes);
+  const auto all = memory.span();
+  for (std::uint64_t at = 0; at < bytes; at += kScanBytes) {
+    const auto part = all.subspan(at, std::min(kScanBytes, bytes - at));
+    // What can't be read is no record.
+    read_whole(file.number, at, part, [part](bool read) {
+      if (!read) std::ranges::fill(part, std::byte{0});
+    });
+  }
+  while (io_->in_flight() > 0)
+    io_->wait();
+  Filling filling;
+  filling.ready = true;
+  const std::uint32_t used = scan_records(file.number, all, filling.directory);
+  const SegmentState state = log_.restored(file.number, used, false, now_.wall);
+  if (state != SegmentState::kOpen && state != SegmentState::kSealing) return;
+  filling.closing = state == SegmentState::kSealing;
+  filling_.emplace(file.number, std::move(filling));
+  if (state == SegmentState::kSealing) try_seal(file.number);
+}
+
+// Units that hold no intact record (a torn or failed write, never written) are passed over one by
+// one: a record is known by its epoch and checksums, wherever it stands. Returns the units in use.
+std::uint32_t DiskTier::scan_records(std::uint32_t segment, std::span<std::byte> bytes,
+                                     std::vector<kvcache::DirectoryEntry>& directory) {
+  const std::uint64_t epoch = log_.epoch_of(segment);
+  const auto units = static_cast<std::uint32_t>(bytes.size() / kUnitBytes);
+  std::uint32_t used = 1;
+  for (std::uint32_t unit = 1; unit < units;) {
+    const auto rest = bytes.subspan(std::size_t{unit} * kUnitBytes);
+    const auto header = kvcache::parse_record_header(rest, epoch);
+    if (!header || header->record_units() > units - unit) {
+      ++unit;
+      continue;
+    }
+    const std::size_t head_bytes = std::size_t{header->header_units()} * kUnitBytes;
+    const auto record = rest.first(std::size_t{header->record_units()} * kUnitBytes);
+    const auto info = check(header->info.name, header->bytes, epoch, record.first(head_bytes),
+                            record.subspan(head_bytes), record);
+    if (!info) {
+      ++unit;
+      continue;
+    }
+    directory.push_back({info->name, info->tenant, unit, header->bytes, info->depth,
+                         static_cast<std::uint8_t>(header->header_units())});
+    log_.restore(segment, directory.back());
+    unit += header->record_units();
+    used = unit;
+  }
+  return used;
+}
+
+Result<std::unique_ptr<DiskTier>> open_disk_tier(const std::string& folder,
+                                                 const std::string& key_file,
+                                                 DiskTierOptions options, TierNow now) {
+  TRY_STATUS(RecordCipher::initialise());
+  if (!key_file.empty()) {
+    TRY(options.key, RecordCipher::read_key_file(key_file));
+  }
+  UringOptions uring;
+  uring.folder = folder;
+  uring.segment_bytes = std::uint64_t{options.log.segment_units} * kUnitBytes;
+  uring.segments = options.log.segments;
+  uring.log = [notice = options.notice](const std::string& text) {
+    if (notice) notice(DiskNotice::kWarning, text);
+  };
+  TRY(auto io, open_uring_segments(std::move(uring)));
+  options.log.epoch_seed = RecordCipher::random_word();
+  return DiskTier::open(std::move(options), std::move(io), now);
+}
+
+}  // namespace penstock::disk
