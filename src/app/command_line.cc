@@ -14,6 +14,7 @@
 #include "app/option_table.h"
 #include "app/suggest.h"
 #include "app/values.h"
+#include "io/files/machine.h"
 
 namespace penstock {
 namespace {
@@ -186,6 +187,10 @@ void resolve_automatic(Options& o, const Environment& environment) {
                                                 : environment.working_dir + "/penstock-data";
   }
   if (o.worker_socket.empty()) o.worker_socket = o.data_dir + "/run/worker.sock";
+  if (o.kv_socket.empty()) o.kv_socket = o.data_dir + "/run/kvd.sock";
+  if (o.kv_dir.empty()) o.kv_dir = o.data_dir + "/kv";
+  if (o.kv_secret_file.empty()) o.kv_secret_file = o.data_dir + "/kv.secret";
+  if (o.kv_classes.empty()) o.kv_classes = {{"default", "1d"}, {"chat", "7d"}, {"agent", "3d"}};
   if (o.models.empty()) {
     if (auto nano = find_bundled_model(environment); !nano.empty())
       o.models.push_back({"nano", std::move(nano)});
@@ -197,10 +202,17 @@ void resolve_automatic(Options& o, const Environment& environment) {
   const auto cores = environment.machine.cores;
   if (o.engine_threads == 0) o.engine_threads = std::min(cores, 1024U);
   if (o.gateway_threads == 0) o.gateway_threads = std::clamp(cores / 8, 1U, 256U);
-  if (o.kv_memory.value == 0) {
+  const auto share = [](Bytes of, std::int64_t part, std::int64_t least_mib,
+                        std::int64_t most_mib) {
     constexpr std::int64_t kMiB = 1 << 20;
-    const auto share = environment.machine.memory_available.value / 8 / kMiB * kMiB;
-    o.kv_memory = Bytes(std::clamp<std::int64_t>(share, 64 * kMiB, 8192 * kMiB));
+    return Bytes(std::clamp(of.value / part / kMiB, least_mib, most_mib) * kMiB);
+  };
+  const Bytes memory = environment.machine.memory_available;
+  if (o.kv_memory.value == 0) o.kv_memory = share(memory, 8, 64, 8 << 10);
+  if (o.kv_host_memory.value == 0) o.kv_host_memory = share(memory, 8, 64, 64 << 10);
+  if (o.kv_disk_size.value == 0) {
+    const auto space = disk_space(nearest_existing(o.kv_dir));
+    o.kv_disk_size = share(space ? space->available : Bytes(0), 10, 256, 256 << 10);
   }
 }
 

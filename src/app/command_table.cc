@@ -64,6 +64,20 @@ constexpr std::array kTable = {
                 "The process that holds the engine; started by serve",
                 "Loads the models and serves gateways on a Unix socket.",
                 "penstock worker --worker-socket /tmp/worker.sock --model nano=models/nano\n"},
+    CommandInfo{Command::kKvd, "kvd", "Parts of serve", "", 0,
+                "The KV cache of this host: memory and disk; started by serve",
+                "Keeps the KV of prompts in host memory and on disk for the workers of this host.",
+                "penstock kvd --data-dir /var/lib/penstock --kv-host-memory 16GiB\n"},
+    CommandInfo{
+        Command::kKv, "kv", "Operate", "stat | ls | explain REQUEST | verify | gc [--dry-run]", 2,
+        "Look into the KV cache and look after it",
+        "`stat` shows each tier, class and tenant; `ls` the scopes and builds that are held; "
+        "`explain` "
+        "says for each block of a recent request where it was found or why not; `verify` checks "
+        "every checksum; `gc` removes what nobody can use any more.",
+        "penstock kv stat\n"
+        "penstock kv explain chatcmpl-123 --json\n"
+        "penstock kv verify\n"},
 };
 
 }  // namespace

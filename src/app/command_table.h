@@ -17,6 +17,8 @@ enum class Command : std::uint8_t {
   kConfig,
   kGateway,
   kWorker,
+  kKvd,
+  kKv,
 };
 
 // A set of commands, for the rows of the option table.

@@ -16,7 +16,9 @@ namespace penstock {
 Result<int> run_serve(const Options& options);
 Result<int> run_gateway(const Options& options);
 Result<int> run_worker(const Options& options);
+Result<int> run_kvd(const Options& options);
 
+Result<int> run_kv(const Options& options);
 Result<int> run_chat(const Options& options);
 Result<int> run_doctor(const Options& options);
 Result<int> run_eval(const Options& options);

@@ -34,6 +34,10 @@ Result<int> run_command(Command command, const Options& options) {
       return run_gateway(options);
     case Command::kWorker:
       return run_worker(options);
+    case Command::kKvd:
+      return run_kvd(options);
+    case Command::kKv:
+      return run_kv(options);
   }
   return fail(ErrorCode::kInternal, "a command without a function");
 }

@@ -119,9 +119,7 @@ Check check_open_files(const Options& o) {
 Check check_data_folder(const Options& o) {
   const std::string advice = "give a --data-dir that this user can write";
   std::error_code error;
-  std::filesystem::path existing = o.data_dir;
-  while (!std::filesystem::exists(existing, error) && existing.has_relative_path())
-    existing = existing.parent_path();
+  const std::filesystem::path existing = nearest_existing(o.data_dir);
   const bool made = existing == std::filesystem::path(o.data_dir);
   const std::string probe = o.data_dir + "/doctor-probe";
   if (made) {

@@ -57,4 +57,12 @@ std::string absolute_path(std::string_view path, const std::string& base,
   return (fs::path(base) / path).lexically_normal().string();
 }
 
+std::string nearest_existing(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path existing = path;
+  while (!std::filesystem::exists(existing, error) && existing.has_relative_path())
+    existing = existing.parent_path();
+  return existing.string();
+}
+
 }  // namespace penstock

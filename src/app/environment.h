@@ -29,4 +29,7 @@ std::string find_bundled_model(const Environment& environment);
 std::string absolute_path(std::string_view path, const std::string& base,
                           const Environment& environment);
 
+// The path itself, or the nearest folder above it that exists.
+std::string nearest_existing(const std::string& path);
+
 }  // namespace penstock

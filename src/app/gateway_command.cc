@@ -13,6 +13,7 @@
 #include "app/ready.h"
 #include "app/stop_signal.h"
 #include "io/files/files.h"
+#include "io/files/kv_secret.h"
 #include "io/telemetry/log.h"
 #include "io/threads/thread_pool.h"
 
@@ -68,8 +69,17 @@ Result<int> serve_http(const Options& options) {
   metrics.gauge(Metric::kBuildInfo, {PENSTOCK_VERSION, "gateway"}).set(1);
   // Long prompts are encoded one at a time per core beside the shards.
   ThreadPool encode_pool(std::max(1U, options.gateway_threads), kEncodeQueueMax);
-  const GatewayShared shared{options,     catalog,     keys ? &*keys : nullptr, metrics,
-                             *access_log, encode_pool, Epoch(draw_u64())};
+  std::optional<kv::KvIndexFeed> kv_feed;
+  if (options.kv_cache == "on") {
+    TRY(const auto secret, read_kv_secret(options.kv_secret_file));
+    kv_feed.emplace(
+        kv::KvIndexFeedOptions{{options.kv_socket}, secret, "gateway", [](std::string_view text) {
+                                 log_warning("{}", text);
+                               }});
+  }
+  const GatewayShared shared{
+      options,     catalog,     keys ? &*keys : nullptr, metrics,
+      *access_log, encode_pool, Epoch(draw_u64()),       kv_feed ? &*kv_feed : nullptr};
 
   std::vector<std::unique_ptr<GatewayShard>> shards;
   std::atomic<std::uint32_t> ready_shards{0};

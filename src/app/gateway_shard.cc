@@ -6,6 +6,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <ctime>
+#include <optional>
 #include <thread>
 
 #include "app/entropy.h"
@@ -68,6 +69,20 @@ http::ServerOptions server_options(const Options& options, std::uint16_t port) {
   return out;
 }
 
+// Keys of the prompts seen lately, at 272 bytes for 64 tokens.
+constexpr std::size_t kChainCacheBytesMax = std::size_t{64} << 20;
+
+gateway::CachePolicy cache_policy(const Options& options) {
+  gateway::CachePolicy policy;
+  policy.enabled = true;
+  policy.scope = options.kv_scope == "deployment" ? gateway::CacheScope::kDeployment
+                 : options.kv_scope == "user"     ? gateway::CacheScope::kUser
+                                                  : gateway::CacheScope::kTenant;
+  for (const Assignment& c : options.kv_classes)
+    policy.classes.push_back(c.name);
+  return policy;
+}
+
 // A request that the server answered by itself.
 RequestRecord refusal_record(const http::RefusedRequest& refused) {
   RequestRecord record;
@@ -114,6 +129,11 @@ struct GatewayShard::State {
     context.limits.in_flight_max = per_shard(options.in_flight_max, options);
     context.limits.request_time_max = options.request_time_max;
     context.limits.keep_alive_interval = options.keep_alive_interval;
+    if (shared.kv_feed != nullptr) {
+      kv_index.emplace(*shared.kv_feed, kChainCacheBytesMax);
+      context.kv_index = &*kv_index;
+      context.cache = cache_policy(options);
+    }
     if (shared.keys != nullptr) {
       context.authenticate = [keys = shared.keys](std::string_view key) {
         const auto name = keys->lookup(key);
@@ -178,6 +198,7 @@ struct GatewayShard::State {
   gateway::PromptEncoder encoder;
   RequestReporter reporter;
   ServerMetrics server_metrics;
+  std::optional<kv::ShardKvIndex> kv_index;
   gateway::GatewayContext context;
   gateway::Gateway gateway;
   std::unique_ptr<http::HttpServer> server;

@@ -16,6 +16,7 @@
 #include "app/options.h"
 #include "base/result.h"
 #include "io/files/api_keys.h"
+#include "io/kv/kv_index_feed.h"
 #include "io/telemetry/access_log.h"
 #include "io/telemetry/metrics.h"
 #include "port/compute_pool.h"
@@ -32,6 +33,7 @@ struct GatewayShared {
   AccessLog& access_log;
   ComputePool& encode_pool;
   Epoch epoch;
+  const kv::KvIndexFeed* kv_feed = nullptr;  // null: no KV cache
 };
 
 class GatewayShard {

@@ -15,6 +15,7 @@ constexpr double kTiB = kMiB * kMiB;
 using enum Command;
 using enum OptionForm;
 constexpr Commands kBoth = commands(kServe, kGateway, kWorker, kDoctor, kConfig);
+constexpr Commands kKvSide = commands(kServe, kKvd, kDoctor, kConfig);
 constexpr Commands kGatewaySide = commands(kServe, kGateway, kDoctor, kConfig);
 constexpr Commands kWorkerSide = commands(kServe, kWorker, kDoctor, kConfig, kEval);
 constexpr Commands kModelUsers =
@@ -23,11 +24,11 @@ constexpr Commands kClients = commands(kChat, kEval);
 using O = Options;
 
 constexpr std::array kTable = {
-    OptionInfo{"config", "", &O::config_file, kBoth | commands(kEval), "FILE", "", 0, 0, "", kPath,
-               "Read the configuration from a YAML file",
+    OptionInfo{"config", "", &O::config_file, kBoth | commands(kEval, kKvd, kKv), "FILE", "", 0, 0,
+               "", kPath, "Read the configuration from a YAML file",
                "Flags override the file. `penstock config explain` lists its keys."},
-    OptionInfo{"json", "", &O::json, commands(kServe, kDoctor, kEval, kBench, kConfig), "", "false",
-               0, 0, "", kPlain, "Print data as JSON", ""},
+    OptionInfo{"json", "", &O::json, commands(kServe, kDoctor, kEval, kBench, kConfig, kKv), "",
+               "false", 0, 0, "", kPlain, "Print data as JSON", ""},
 
     OptionInfo{"host", "listen.host", &O::host, kGatewaySide, "ADDRESS", "127.0.0.1", 0, 0, "",
                kPlain, "Address to listen on",
@@ -44,8 +45,8 @@ constexpr std::array kTable = {
                "Lines of NAME KEY; the name goes into logs, the key is the client's bearer token. "
                "Only its owner may be able to read the file. Without it only loopback is served."},
     OptionInfo{
-        "data-dir", "data.dir", &O::data_dir, kBoth, "DIR", "auto", 0, 0, "", kPath,
-        "Folder for everything that is kept",
+        "data-dir", "data.dir", &O::data_dir, kBoth | commands(kKvd, kKv), "DIR", "auto", 0, 0, "",
+        kPath, "Folder for everything that is kept",
         "auto: $XDG_DATA_HOME/penstock, ~/.local/share/penstock, or ./penstock-data without a "
         "home. One service at a time uses a folder."},
 
@@ -109,17 +110,59 @@ constexpr std::array kTable = {
                24 * kHour, "", kPlain, "After SIGTERM running requests may go on for this long",
                ""},
 
+    OptionInfo{"kv-cache", "kv.cache", &O::kv_cache, kBoth, "on|off", "on", 0, 0, "on|off", kPlain,
+               "Keep the KV of prompts and answers for later requests", ""},
+    OptionInfo{"kv-host-memory", "kv.host_memory", &O::kv_host_memory, kKvSide, "SIZE", "auto",
+               kMiB, 1024 * kTiB, "", kPlain, "Host memory for cached KV",
+               "auto: an eighth of the available memory, from 64MiB to 64GiB."},
+    OptionInfo{"kv-disk", "kv.disk", &O::kv_disk, kKvSide, "on|off", "on", 0, 0, "on|off", kPlain,
+               "Keep cached KV on disk too", ""},
+    OptionInfo{"kv-disk-size", "kv.disk_size", &O::kv_disk_size, kKvSide, "SIZE", "auto",
+               256 * kMiB, 1024 * kTiB, "", kPlain, "Room on disk for cached KV",
+               "auto: a tenth of what is free in the folder, from 256MiB to 256GiB."},
+    OptionInfo{"kv-dir", "kv.dir", &O::kv_dir, kKvSide, "DIR", "auto", 0, 0, "", kPath,
+               "Folder for cached KV", "auto: kv in the data folder."},
+    OptionInfo{"kv-scope", "kv.scope", &O::kv_scope, kGatewaySide, "SCOPE", "tenant", 0, 0,
+               "tenant|user|deployment", kPlain, "Who may share cached KV",
+               "tenant: requests of one API key; user: of one user id of one key; deployment: "
+               "everyone, who can then tell from an answer's time what others have asked."},
+    OptionInfo{"kv-class", "kv.classes", &O::kv_classes, kBoth | commands(kKvd), "NAME=TIME",
+               "auto", 0, 0, "", kPlain,
+               "Keep KV of class NAME for TIME after its last use; repeatable",
+               "The first is the default class. auto: default=1d, chat=7d, agent=3d. Requests name "
+               "one in `cache_class`; others are agent with tools and chat without."},
+    OptionInfo{"kv-fetch-time", "kv.fetch_time", &O::kv_fetch_base, kWorkerSide, "TIME", "50ms", 0,
+               kHour, "", kPlain,
+               "How long a request waits for cached KV at most, plus --kv-fetch-time-1k",
+               "What has arrived by then is used; the rest is computed."},
+    OptionInfo{"kv-fetch-time-1k", "kv.fetch_time_1k", &O::kv_fetch_per_1k, kWorkerSide, "TIME",
+               "20ms", 0, kHour, "", kPlain,
+               "Further waiting time for each 1,024 tokens of the prompt", ""},
+    OptionInfo{"kv-secret-file", "kv.secret_file", &O::kv_secret_file, kBoth | commands(kKvd, kKv),
+               "FILE", "auto", 0, 0, "", kPath, "Secret that names cached KV",
+               "auto: kv.secret in the data folder, made at the first start. Hosts that share a "
+               "cache need the same file."},
+    OptionInfo{"kv-encryption-key-file", "kv.encryption_key_file", &O::kv_encryption_key_file,
+               kKvSide, "FILE", "", 0, 0, "", kPath, "Encrypt cached KV on disk with this key",
+               "64 hexadecimal digits; only its owner may be able to read the file."},
+    OptionInfo{"dry-run", "", &O::dry_run, commands(kKv), "", "false", 0, 0, "", kPlain,
+               "gc: say what would be removed and remove nothing", ""},
+    OptionInfo{"kv-socket", "kv.socket", &O::kv_socket, commands(kGateway, kWorker, kKvd, kKv),
+               "PATH", "auto", 0, 0, "", kPath, "Unix socket of the KV daemon",
+               "auto: run/kvd.sock in the data folder."},
+
     OptionInfo{"worker-socket", "worker.socket", &O::worker_socket, commands(kGateway, kWorker),
                "PATH", "auto", 0, 0, "", kPath, "Unix socket between gateway and worker",
                "auto: run/worker.sock in the data folder."},
-    OptionInfo{"ready-fd", "", &O::ready_fd, commands(kServe, kGateway, kWorker), "N", "0", 0,
+    OptionInfo{"ready-fd", "", &O::ready_fd, commands(kServe, kGateway, kWorker, kKvd), "N", "0", 0,
                1'000'000, "", kPlain, "File descriptor on which to report readiness; 0 = none",
                "For supervisors: one JSON line says where it serves or why it does not."},
 
-    OptionInfo{"log-level", "log.level", &O::log_level, kBoth | commands(kEval), "LEVEL", "info", 0,
-               0, "debug|info|warning|error", kPlain, "Least severe log lines shown on stderr", ""},
-    OptionInfo{"log-format", "log.format", &O::log_format, kBoth, "FORMAT", "text", 0, 0,
-               "text|json", kPlain, "Log lines as text or JSON", ""},
+    OptionInfo{"log-level", "log.level", &O::log_level, kBoth | commands(kEval, kKvd, kKv), "LEVEL",
+               "info", 0, 0, "debug|info|warning|error", kPlain,
+               "Least severe log lines shown on stderr", ""},
+    OptionInfo{"log-format", "log.format", &O::log_format, kBoth | commands(kKvd), "FORMAT", "text",
+               0, 0, "text|json", kPlain, "Log lines as text or JSON", ""},
     OptionInfo{"access-log", "log.access_file", &O::access_log, kGatewaySide, "FILE", "", 0, 0, "",
                kPath, "Write one JSON line per request to this file instead of stderr",
                "Never holds content of requests or answers, nor keys."},

@@ -69,8 +69,23 @@ struct Options {
   std::uint32_t max_batch_tokens = 0;  // tokens one engine step computes at most
   std::uint32_t max_sequences = 0;     // sequences running at once
 
+  // The KV cache.
+  std::string kv_cache;  // "on" or "off"
+  Bytes kv_host_memory;  // the arena
+  std::string kv_disk;   // "on" or "off"
+  Bytes kv_disk_size;
+  std::string kv_dir;                  // segments of the disk tier
+  std::string kv_scope;                // "tenant", "user" or "deployment": who may share
+  std::vector<Assignment> kv_classes;  // class -> time since last use that it is kept
+  Duration kv_fetch_base{};            // how long a request waits for its blocks: at least,
+  Duration kv_fetch_per_1k{};          // and in addition per 1,024 tokens
+  std::string kv_secret_file;
+  std::string kv_encryption_key_file;  // encryption of the disk tier; empty: none
+  bool dry_run = false;                // kv gc: say what would go
+
   // Between our processes.
   std::string worker_socket;   // Unix socket the worker listens on and the gateway connects to
+  std::string kv_socket;       // Unix socket of the KV daemon
   std::uint32_t ready_fd = 0;  // where a child reports that it is ready (app/ready.h); 0 = nowhere
 
   // Logs.

@@ -26,6 +26,9 @@ namespace {
 // Beyond the drain time, for the gateway to notice and the engine to finish its step.
 constexpr Duration kStopGrace = std::chrono::seconds(5);
 
+// For the KV daemon's last writes to disk.
+constexpr Duration kKvStopGrace = std::chrono::seconds(15);
+
 std::vector<ReadyFact> all_facts(const std::vector<ReadyReport>& reports) {
   std::vector<ReadyFact> facts;
   for (const auto& report : reports)
@@ -119,10 +122,15 @@ Result<int> serve(const Options& given) {
 
   const std::string program = executable_path();
   SupervisorPlan plan;
-  plan.children = {
-      {"worker", {program, "worker", "--config", config}, kStopGrace},
-      {"gateway", {program, "gateway", "--config", config}, options.drain_timeout + kStopGrace},
-  };
+  if (options.kv_cache == "on") {
+    plan.children.push_back({"KV daemon", {program, "kvd", "--config", config}, kKvStopGrace});
+  }
+  plan.children.insert(
+      plan.children.end(),
+      {
+          {"worker", {program, "worker", "--config", config}, kStopGrace},
+          {"gateway", {program, "gateway", "--config", config}, options.drain_timeout + kStopGrace},
+      });
   plan.on_ready = [&](const std::vector<ReadyReport>& reports) -> Status {
     if (options.port == 0) {
       // A gateway that is restarted must come back on the port people know.

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "app/commands.h"
-#include "app/embedded_engine.h"
 #include "app/entropy.h"
 #include "app/ready.h"
 #include "app/stop_signal.h"
 #include "io/control/engine_server.h"
+#include "io/embedded/embedded_engine.h"
 #include "io/files/machine.h"
 #include "io/telemetry/log.h"
 
@@ -22,6 +22,17 @@ Result<engine::KvDtype> kv_dtype(const std::string& name) {
   if (name == "f32") return engine::KvDtype::kF32;
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("KV dtype '{}' is not known; there are bf16 and f32", name), "kv_dtype");
+}
+
+KvConnectorOptions kv_options(const Options& options, const std::string& model) {
+  KvConnectorOptions kv;
+  kv.socket = options.kv_socket;
+  kv.secret_file = options.kv_secret_file;
+  kv.name = "worker-0/" + model;
+  kv.budget_base = options.kv_fetch_base;
+  kv.budget_per_1k_tokens = options.kv_fetch_per_1k;
+  kv.log = [](int, const char* text) { log_info("KV cache: {}", text); };
+  return kv;
 }
 
 struct LoadedEngines {
@@ -59,7 +70,9 @@ Result<LoadedEngines> open_engines(const Options& options) {
     loaded.facts.push_back(
         {"model " + model.name, fmt::format("{}, context {} tokens", (*opened)->summary(),
                                             (*opened)->description().context_length)});
-    loaded.engines.push_back(std::make_unique<EmbeddedEngine>(std::move(*opened)));
+    auto served = std::make_unique<EmbeddedEngine>(std::move(*opened));
+    if (options.kv_cache == "on") TRY_STATUS(served->connect(kv_options(options, model.name)));
+    loaded.engines.push_back(std::move(served));
   }
   return loaded;
 }

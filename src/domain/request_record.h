@@ -29,6 +29,8 @@ struct RequestRecord {
   // The gateway's limit that refused it, by configuration key; empty when none did.
   std::string limit = {};
   Usage usage;
+  // Of the prompt, what the KV index promised; usage.cached_tokens is what was served.
+  std::uint64_t expected_cached_tokens = 0;
   std::uint32_t moves = 0;        // how often it was placed again
   std::optional<Duration> queue;  // head received to submit
   std::optional<Duration> time_to_first_token;

@@ -75,14 +75,15 @@ std::string format_access_line(const RequestRecord& record, std::int64_t unix_mi
   return fmt::format(
       R"({{"ts":"{}","request_id":{},"peer":{},"key":{},"method":{},"route":{},"model":{},"alias":{},)"
       R"("stream":{},"status":{},"outcome":{},"prompt_tokens":{},"cached_tokens":{},)"
+      R"("expected_cached_tokens":{},)"
       R"("completion_tokens":{},"queue_ms":{},"ttft_ms":{},"total_ms":{},"moves":{},"placement":{}}})",
       timestamp(unix_milliseconds), text_or_null(record.request_id), text_or_null(record.peer),
       text_or_null(record.key_name), text_or_null(record.method), text_or_null(record.route),
       text_or_null(record.model), text_or_null(record.alias), record.stream, record.status,
       text_or_null(record.outcome), record.usage.prompt_tokens, record.usage.cached_tokens,
-      record.usage.completion_tokens, milliseconds_or_null(record.queue),
-      milliseconds_or_null(record.time_to_first_token), milliseconds_or_null(record.total),
-      record.moves, text_or_null(record.placement));
+      record.expected_cached_tokens, record.usage.completion_tokens,
+      milliseconds_or_null(record.queue), milliseconds_or_null(record.time_to_first_token),
+      milliseconds_or_null(record.total), record.moves, text_or_null(record.placement));
 }
 
 struct AccessLog::State {

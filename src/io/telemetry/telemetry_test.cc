@@ -132,7 +132,7 @@ TEST_CASE("an access line is one JSON object with nulls for what does not apply"
       format_access_line(record, 1'767'323'045'678) ==
       R"({"ts":"2026-01-02T03:04:05.678Z","request_id":"req-1","peer":"127.0.0.1","key":"ci",)"
       R"("method":"POST","route":"/v1/chat/completions","model":"nano","alias":null,"stream":true,)"
-      R"("status":200,"outcome":"stop","prompt_tokens":12,"cached_tokens":0,"completion_tokens":5,)"
+      R"("status":200,"outcome":"stop","prompt_tokens":12,"cached_tokens":0,"expected_cached_tokens":0,"completion_tokens":5,)"
       R"("queue_ms":0.100,"ttft_ms":null,"total_ms":31.000,"moves":0,)"
       R"("placement":"worker-0: alone"})");
   record.alias = std::string(255, 'x') + "\xC3\xA9" + "\n\"more";

@@ -101,6 +101,7 @@ Task<Status> ChatCompletion::place_and_submit() {
   CO_TRY(const Placement placement, co_await run_.place(model_->name));
   CO_TRY_STATUS(check_length(placement.model));
   record_.placement = placement.reason;
+  match(placement.model);
   begin_answer();
   record_.queue = context_.clock.now() - received_at_;
   EngineRequest request;
@@ -109,6 +110,12 @@ Task<Status> ChatCompletion::place_and_submit() {
   request.sampling = request_.sampling;
   request.cache = std::move(cache_);
   co_return run_.submit(placement, std::move(request));
+}
+
+void ChatCompletion::match(const ModelDescription& model) {
+  if (context_.kv_index == nullptr) return;
+  const KvIndexMatch known = context_.kv_index->match(model.kv, cache_, *prompt_);
+  record_.expected_cached_tokens = static_cast<std::uint64_t>(known.resumable.value);
 }
 
 Status ChatCompletion::check_length(const ModelDescription& model) {

@@ -45,6 +45,8 @@ class ChatCompletion {
   Task<Status> encode();
   Status check_size(const std::vector<PromptSpan>& spans) const;
   Task<Status> place_and_submit();
+  // What the KV cache is expected to serve of the prompt.
+  void match(const ModelDescription& model);
   Status check_length(const ModelDescription& model);
   Task<Status> generate();
   void begin_answer();

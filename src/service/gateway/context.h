@@ -12,6 +12,7 @@
 #include "core/protocol/chat_request.h"
 #include "port/clock.h"
 #include "port/engine_client.h"
+#include "port/kv_index.h"
 #include "port/observer.h"
 #include "service/gateway/cache_policy.h"
 #include "service/gateway/model_catalog.h"
@@ -44,6 +45,7 @@ struct GatewayContext {
   std::function<std::optional<std::string>(std::string_view)> authenticate;
   std::function<std::string()> metrics_text;
   CachePolicy cache = {};
+  KvIndex* kv_index = nullptr;  // null: nothing is known of KV held elsewhere
 };
 
 }  // namespace penstock::gateway

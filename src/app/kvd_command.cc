@@ -1,0 +1,70 @@
+// penstock kvd: the KV cache of one host: an arena in memory, segments on disk, a socket for
+// workers and gateways.
+#include <fmt/format.h>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "app/commands.h"
+#include "app/entropy.h"
+#include "app/ready.h"
+#include "app/stop_signal.h"
+#include "app/values.h"
+#include "core/kvcache/key_chain.h"
+#include "io/files/files.h"
+#include "io/files/kv_secret.h"
+#include "io/kv/kv_server.h"
+#include "io/telemetry/log.h"
+
+namespace penstock {
+namespace {
+
+Result<std::vector<TtlClassSpec>> ttl_classes(const Options& options) {
+  std::vector<TtlClassSpec> classes;
+  for (const Assignment& c : options.kv_classes) {
+    auto ttl = parse_duration(c.value);
+    if (!ttl || *ttl < std::chrono::seconds(1)) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("class {}: '{}' is no time of a second or more, such as 3d or 12h",
+                              c.name, c.value),
+                  "kv.classes");
+    }
+    classes.push_back({c.name, std::chrono::duration_cast<std::chrono::seconds>(*ttl)});
+  }
+  return classes;
+}
+
+Result<int> serve_kv(const Options& options) {
+  TRY_STATUS(kvcache::self_test());
+  TRY(const auto secret, read_or_create_kv_secret(options.kv_secret_file, draw_secret()));
+  kv::KvServerOptions server_options;
+  server_options.socket = options.kv_socket;
+  server_options.arena_bytes = static_cast<std::uint64_t>(options.kv_host_memory.value);
+  server_options.daemon.epoch = draw_u64();
+  server_options.daemon.key_check = kvcache::KeyChain(secret).key_check();
+  TRY(server_options.daemon.classes, ttl_classes(options));
+  server_options.log = [](std::string_view text) { log_info("{}", text); };
+  TRY(const auto server, kv::KvServer::start(std::move(server_options), nullptr));
+  std::thread loop([&] { server->run(); });
+  log_info("KV cache at {}", options.kv_socket);
+  report_ready(
+      options.ready_fd,
+      {0,
+       {{"KV cache", fmt::format("{} of host memory{}", describe_bytes(options.kv_host_memory),
+                                 server->huge_pages() ? " in huge pages" : "")}}});
+  wait_for_stop_signal();
+  server->stop();
+  loop.join();
+  return 0;
+}
+
+}  // namespace
+
+Result<int> run_kvd(const Options& options) {
+  block_stop_signals(options.ready_fd != 0);
+  auto done = serve_kv(options);
+  if (!done) report_failure(options.ready_fd, done.error());
+  return done;
+}
+
+}  // namespace penstock

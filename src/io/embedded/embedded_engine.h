@@ -1,0 +1,49 @@
+// EmbeddedEngine: engine::Engine as the worker's WorkerEngine, with or without a KV cache.
+//
+// With a cache, a request's blocks are fetched before the engine sees it; requests whose fetch is
+// under way wait here and the engine goes on with others.
+//
+// Invariants and errors: as WorkerEngine; what the engine would refuse is refused at submit().
+// Concurrency: as WorkerEngine.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/engine.h"
+#include "io/embedded/kv_connector.h"
+#include "service/worker/worker_engine.h"
+
+namespace penstock {
+
+class EmbeddedEngine final : public service::WorkerEngine {
+ public:
+  explicit EmbeddedEngine(std::unique_ptr<engine::Engine> engine) : engine_(std::move(engine)) {}
+
+  // Uses the KV cache from now on. Before the first request.
+  Status connect(KvConnectorOptions options);
+
+  const ModelDescription& description() const override { return engine_->description(); }
+  Status submit(EngineRequest request) override;
+  void cancel(RequestId request) override;
+  bool has_work() const override;
+  void step(std::vector<EngineOutput>& outputs) override;
+  EngineLoad load() const override;
+  void set_waker(std::function<void()> waker) override { waker_ = std::move(waker); }
+
+ private:
+  struct Waiting {
+    EngineRequest request;
+    std::shared_ptr<KvFetch> fetch;
+  };
+  void admit(std::vector<EngineOutput>& outputs);
+
+  std::unique_ptr<engine::Engine> engine_;
+  std::function<void()> waker_;
+  std::unique_ptr<KvConnector> cache_;  // uses engine_: destroyed first
+  std::deque<Waiting> waiting_;         // in order of submission
+};
+
+}  // namespace penstock
