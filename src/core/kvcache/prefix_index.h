@@ -17,7 +17,8 @@
 // holds it. New blocks over `blocks_max` are not taken (counted): a shorter match.
 // Units and shapes: 24 bytes an entry at load 0.64..0.8: 30 to 37.5 bytes a block with up to five
 // hosts in two groups (history, window) and four tiers (device, host, disk, cluster).
-// Errors: none; a stream that makes no sense is kResubscribe. Concurrency: one thread.
+// Errors: none; a stream that makes no sense is kResubscribe. Concurrency: const functions may run
+// in several threads at once while nothing else does.
 // Source: design.md sections 5, 6; docs/design/0005-kv-cache.md.
 #pragma once
 
