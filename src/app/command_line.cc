@@ -212,7 +212,7 @@ void resolve_automatic(Options& o, const Environment& environment) {
   if (o.kv_host_memory.value == 0) o.kv_host_memory = share(memory, 8, 64, 64 << 10);
   if (o.kv_disk_size.value == 0) {
     const auto space = disk_space(nearest_existing(o.kv_dir));
-    o.kv_disk_size = share(space ? space->available : Bytes(0), 10, 256, 256 << 10);
+    o.kv_disk_size = share(space ? space->available : Bytes(0), 10, 1024, 256 << 10);
   }
 }
 

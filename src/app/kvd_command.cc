@@ -1,6 +1,7 @@
 // penstock kvd: the KV cache of one host: an arena in memory, segments on disk, a socket for
 // workers and gateways.
 #include <fmt/format.h>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -11,7 +12,7 @@
 #include "app/stop_signal.h"
 #include "app/values.h"
 #include "core/kvcache/key_chain.h"
-#include "io/files/files.h"
+#include "io/disk/disk_tier.h"
 #include "io/files/kv_secret.h"
 #include "io/kv/kv_server.h"
 #include "io/telemetry/log.h"
@@ -34,6 +35,35 @@ Result<std::vector<TtlClassSpec>> ttl_classes(const Options& options) {
   return classes;
 }
 
+TierNow tier_now() {
+  using namespace std::chrono;
+  return {Instant(steady_clock::now().time_since_epoch()),
+          UnixSeconds(duration_cast<seconds>(system_clock::now().time_since_epoch()).count())};
+}
+
+// The disk tier, or null: a cache without its disk still serves.
+std::unique_ptr<disk::DiskTier> open_disk(const Options& options,
+                                          const std::vector<TtlClassSpec>& classes) {
+  if (options.kv_disk != "on") return nullptr;
+  disk::DiskTierOptions wanted;
+  for (const TtlClassSpec& c : classes) {
+    // What agents send comes again within minutes: no second use is waited for.
+    wanted.log.classes.push_back({c, c.name == "agent"});
+  }
+  wanted.log.segments = static_cast<std::uint32_t>(
+      options.kv_disk_size.value / (kvcache::kSegmentUnitsMax * kvcache::kUnitBytes));
+  wanted.notice = [](disk::DiskNotice level, const std::string& text) {
+    if (level == disk::DiskNotice::kInfo) log_info("KV disk: {}", text);
+    if (level == disk::DiskNotice::kWarning) log_warning("KV disk: {}", text);
+    if (level == disk::DiskNotice::kAlarm) log_error("KV disk: {}", text);
+  };
+  auto opened = disk::open_disk_tier(options.kv_dir, options.kv_encryption_key_file,
+                                     std::move(wanted), tier_now());
+  if (opened) return std::move(*opened);
+  log_error("KV disk: {}; going on with host memory only", opened.error().message);
+  return nullptr;
+}
+
 Result<int> serve_kv(const Options& options) {
   TRY_STATUS(kvcache::self_test());
   TRY(const auto secret, read_or_create_kv_secret(options.kv_secret_file, draw_secret()));
@@ -43,8 +73,9 @@ Result<int> serve_kv(const Options& options) {
   server_options.daemon.epoch = draw_u64();
   server_options.daemon.key_check = kvcache::KeyChain(secret).key_check();
   TRY(server_options.daemon.classes, ttl_classes(options));
+  const auto disk = open_disk(options, server_options.daemon.classes);
   server_options.log = [](std::string_view text) { log_info("{}", text); };
-  TRY(const auto server, kv::KvServer::start(std::move(server_options), nullptr));
+  TRY(const auto server, kv::KvServer::start(std::move(server_options), disk.get()));
   std::thread loop([&] { server->run(); });
   log_info("KV cache at {}", options.kv_socket);
   report_ready(
