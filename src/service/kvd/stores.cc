@@ -74,8 +74,13 @@ Stores::Step Stores::take(kv::SessionId session, Job& job, TierNow now) {
   if (const MissReason reason = refuse(job, info, block); reason != MissReason::kNone)
     return answer(reason, Step::kAnswered);
   holdings_.take_evicted();
-  if (!holdings_.make_room(job.pool->layout.bytes(block.name.group), now))
-    return answer(MissReason::kEvictedHost, Step::kAnswered);
+  // Its own parent must not be what makes room for it.
+  const auto parent = HostTier::parent_of(info);
+  const auto above = parent ? host.find(*parent) : std::nullopt;
+  if (above) host.hold(*above);
+  const bool room = holdings_.make_room(job.pool->layout.bytes(block.name.group), now);
+  if (above) host.unhold(*above);
+  if (!room) return answer(MissReason::kEvictedHost, Step::kAnswered);
   if (holdings_.take_evicted()) return Step::kRoomMade;
   return answer(copy(session, job, info, block, now), Step::kCopied);
 }
