@@ -7,11 +7,8 @@
 namespace penstock::service {
 
 std::size_t Leases::open(kv::SessionId session) const {
-  const auto begin = leases_.lower_bound({session, 0});
-  std::size_t count = 0;
-  for (auto lease = begin; lease != leases_.end() && lease->first.first == session; ++lease)
-    ++count;
-  return count;
+  const auto found = open_.find(session);
+  return found == open_.end() ? 0 : found->second;
 }
 
 std::optional<Instant> Leases::next_deadline() const {
@@ -24,6 +21,7 @@ void Leases::acquire(kv::SessionId session, kv::Acquire request, std::uint32_t b
   const Key key{session, request.lease};
   const auto [entry, is_new] = leases_.try_emplace(key);
   ENSURE(is_new);
+  ++open_[session];
   ++statistics_.acquires;
   Lease& lease = entry->second;
   lease.request = std::move(request);
@@ -343,6 +341,7 @@ std::map<Leases::Key, Leases::Lease>::iterator Leases::erase(std::map<Key, Lease
     let_go(window.part);
   deadlines_.erase({lease->second.deadline, lease->first});
   changed_.erase(lease->first);
+  if (--open_[lease->first.first] == 0) open_.erase(lease->first.first);
   return leases_.erase(lease);
 }
 

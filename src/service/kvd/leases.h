@@ -125,6 +125,7 @@ class Leases {
   KvStatistics& statistics_;
   AcquireRecords& records_;
   std::map<Key, Lease> leases_;
+  std::map<kv::SessionId, std::size_t> open_;    // leases by session, where there are any
   std::set<std::pair<Instant, Key>> deadlines_;  // of those not final
   std::set<Key> changed_;
   std::deque<Key> line_;  // waiting for Loads to have room

@@ -14,7 +14,7 @@ void WriteThrough::offer(HostBlock block) {
 
 void WriteThrough::start() {
   HostTier& host = holdings_.host();
-  while (!queue_.empty() && in_flight_.size() < kWritesInFlightMax) {
+  while (!queue_.empty() && may_start()) {
     const HostBlock block = queue_.front();
     queue_.pop_front();
     if (!host.valid(block) || !host.sealed(block)) {
@@ -25,16 +25,23 @@ void WriteThrough::start() {
     if (in_flight_.contains(block) || holdings_.on_disk(info.name)) continue;
     host.hold(block);
     in_flight_.insert(block);
+    held_bytes_ += host.at(block).bytes;
     holdings_.disk()->write(
         {info, holdings_.bytes(block),
          [reports = reports_, block](MissReason reason) { reports->emplace_back(block, reason); }});
   }
 }
 
+bool WriteThrough::may_start() const {
+  return in_flight_.size() < kWritesInFlightMax &&
+         held_bytes_ < holdings_.host().usage().arena_bytes / 8;
+}
+
 void WriteThrough::finish() {
   HostTier& host = holdings_.host();
   for (const auto& [block, reason] : std::exchange(*reports_, {})) {
     ENSURE(in_flight_.erase(block) == 1);
+    held_bytes_ -= host.at(block).bytes;
     ++at(statistics_.writes_ended, reason);
     const BlockName name = host.at(block).info.name;
     if (reason == MissReason::kNone) {

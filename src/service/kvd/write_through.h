@@ -4,12 +4,14 @@
 // that is its decision). Offers wait in a queue without keeping the block: what is evicted before
 // its turn is not written. While a write is under way the I/O holds the place.
 //
-// Invariants: at most kWritesInFlightMax places are held; one write of a block at a time; "stored
+// Invariants: at most kWritesInFlightMax places and an eighth of the arena are held (but always one
+// block), so that a slow disk does not fill memory; one write of a block at a time; "stored
 // on disk" is told after the write is durable. Concurrency: one thread.
 // Source: docs/design/0005-kv-cache.md.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <set>
@@ -41,10 +43,13 @@ class WriteThrough {
   // Outlives the object while the disk may still report.
   using Reports = std::vector<std::pair<HostBlock, MissReason>>;
 
+  bool may_start() const;
+
   Holdings& holdings_;
   KvStatistics& statistics_;
   std::deque<HostBlock> queue_;
   std::set<HostBlock> in_flight_;
+  std::uint64_t held_bytes_ = 0;  // of them
   std::shared_ptr<Reports> reports_ = std::make_shared<Reports>();
 };
 
