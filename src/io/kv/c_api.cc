@@ -1,5 +1,5 @@
 // include/penstock_kv.h over KvClient: checks arguments, turns errors into statuses.
-#include "penstock_kv.h"
+#include <penstock_kv.h>
 
 #include <chrono>
 #include <cstring>

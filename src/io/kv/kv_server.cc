@@ -45,7 +45,7 @@ struct Session {
   FrameBuffer input;
   std::vector<Descriptor> descriptors;  // arrived, not yet used
   SendQueue output;
-  bool wants_write = false;  // in the epoll set
+  bool wants_write = false;  // in the epoll set; the daemon holds events back meanwhile
   bool ended = false;        // goodbye is said, or the peer has gone
 };
 
@@ -181,12 +181,16 @@ struct KvServer::State {
 void KvServer::State::serve() {
   while (!stopping.load(std::memory_order_relaxed)) {
     wait();
-    if (daemon.has_work()) daemon.work(now());
-    // Waiting frees no session and finishes no read: deadlines are looked at in every turn.
+    if (daemon.has_work()) {
+      daemon.work(now());
+      deliver();
+    }
     const std::optional<Instant> deadline = daemon.next_deadline();
     const TierNow at = now();
-    if (deadline && *deadline <= at.now) daemon.poll(at);
-    deliver();
+    if (deadline && *deadline <= at.now) {
+      daemon.poll(at);
+      deliver();
+    }
     flush();
   }
   finish();
@@ -350,6 +354,8 @@ void KvServer::State::flush() {
       session.wants_write = !*sent;
       watch(EPOLL_CTL_MOD, session.socket.get(), name,
             EPOLLIN | EPOLLRDHUP | (session.wants_write ? EPOLLOUT : 0U));
+      daemon.set_congested(SessionId(name), session.wants_write);
+      deliver();
     }
   }
 }
