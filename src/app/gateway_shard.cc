@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "app/entropy.h"
+#include "app/kv_metrics.h"
 #include "app/request_reporter.h"
 #include "app/server_metrics.h"
 #include "core/protocol/errors.h"
@@ -108,6 +109,7 @@ void log_link(const control::LinkEvent& event) {
 struct GatewayShard::State {
   State(const GatewayShared& shared_in, std::uint32_t index, std::function<void()> ready)
       : shared(shared_in),
+        number(index),
         on_ready(std::move(ready)),
         engines(clock, client_options(shared_in, index),
                 index == 0 ? log_link : std::function<void(const control::LinkEvent&)>()),
@@ -146,6 +148,7 @@ struct GatewayShard::State {
   void publish() {
     Metrics& metrics = shared.metrics;
     server_metrics.publish(server->counters());
+    if (shared.kv_feed != nullptr && number == 0) publish_kv_metrics(*shared.kv_feed, metrics);
     metrics.gauge(Metric::kAccessLogLinesDropped)
         .set(static_cast<double>(shared.access_log.dropped()));
     for (const WorkerView& worker : engines.workers()) {
@@ -191,6 +194,7 @@ struct GatewayShard::State {
   }
 
   const GatewayShared& shared;
+  const std::uint32_t number;
   std::function<void()> on_ready;
   boost::asio::io_context io{1};
   http::AsioClock clock{io};

@@ -5,6 +5,7 @@
 
 #include "app/commands.h"
 #include "app/console.h"
+#include "app/kv_report.h"
 #include "app/suggest.h"
 #include "core/kvcache/key_chain.h"
 #include "io/files/kv_secret.h"
@@ -69,6 +70,14 @@ Result<int> run_kv(const Options& options) {
                        if (shows_progress) fmt::print(stderr, "\r\x1b[K{}", part);
                      }));
   if (shows_progress) fmt::print(stderr, "\r\x1b[K");
+  if (options.json) return print_data(pretty_json(answer));
+  if (question->name == "stat") {
+    TRY(const std::string names, session->admin("ls", R"({"limit":1000})", kQuestionTimeout));
+    return print_data(kv_stat_text(answer, names));
+  }
+  if (question->name == "ls") return print_data(kv_list_text(answer));
+  if (question->name == "explain") return print_data(kv_explain_text(answer));
+  if (question->name == "verify") return print_data(kv_verify_text(answer));
   return print_data(pretty_json(answer));
 }
 

@@ -25,6 +25,9 @@ class EmbeddedEngine final : public service::WorkerEngine {
   // Uses the KV cache from now on. Before the first request.
   Status connect(KvConnectorOptions options);
 
+  // Whether a KV daemon is there.
+  bool connected() const { return cache_ != nullptr && cache_->connected(); }
+
   const ModelDescription& description() const override { return engine_->description(); }
   Status submit(EngineRequest request) override;
   void cancel(RequestId request) override;

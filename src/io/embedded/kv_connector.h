@@ -25,9 +25,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include <penstock_kv.h>
 #include "domain/engine.h"
 #include "engine/engine.h"
-#include <penstock_kv.h>
 
 namespace penstock {
 
@@ -86,6 +86,7 @@ class KvConnector final : public engine::BlockSink {
   void computed(const engine::ComputedBlocks& blocks) override;
   // Gives back blocks that the daemon has copied.
   void tend();
+  bool connected() const { return pkv_connected(client_) != 0; }
   bool has_news() const { return news_.load(std::memory_order_acquire); }
   KvConnectorCounters counters() const { return counters_; }
 

@@ -1,5 +1,6 @@
 #include "io/kv/kv_index_feed.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <variant>
@@ -12,8 +13,10 @@
 namespace penstock::kv {
 namespace {
 
+using Steady = std::chrono::steady_clock;
+
 constexpr Duration kConnectTimeout = std::chrono::seconds(5);
-constexpr Duration kReceiveTimeout = std::chrono::hours(1);
+constexpr Duration kStatEvery = std::chrono::seconds(1);
 constexpr auto kReconnectPause = std::chrono::milliseconds(200);
 
 }  // namespace
@@ -58,41 +61,61 @@ void KvIndexFeed::follow(std::size_t number) {
       daemon.session = session->get();
     }
     ++connected_;
-    feed(**session, host);
+    feed(**session, daemon, host);
     --connected_;
     {
       const std::lock_guard lock(daemon.mutex);
       daemon.session = nullptr;
+      daemon.stat.clear();
     }
     const std::unique_lock lock(mutex_);
     index_.forget(host);
   } while (pause());
 }
 
-void KvIndexFeed::feed(KvSession& session, kvcache::KvHostId host) {
+void KvIndexFeed::feed(KvSession& session, Daemon& daemon, kvcache::KvHostId host) {
   const auto subscribe = [&] {
     std::unique_lock lock(mutex_);
     const Subscribe wanted = index_.subscribe(host);
     lock.unlock();
     return session.send(wanted);
   };
-  Status status = subscribe();
-  while (status) {
-    auto message = session.receive(kReceiveTimeout);
-    if (!message) {
-      status = std::unexpected(std::move(message).error());
-      break;
+  const auto take = [&](DaemonMessage& message) -> Status {
+    if (auto* const answer = std::get_if<AdminAnswer>(&message)) {
+      const std::lock_guard lock(daemon.mutex);
+      daemon.stat = std::move(answer->json);
     }
-    if (!*message) continue;
-    const auto* const events = std::get_if<Events>(&**message);
-    if (events == nullptr) continue;
+    const auto* const events = std::get_if<Events>(&message);
+    if (events == nullptr) return {};
     std::unique_lock lock(mutex_);
     const bool again = index_.apply(host, *events) == kvcache::PrefixIndex::Feed::kResubscribe;
     lock.unlock();
-    if (again) status = subscribe();
+    return again ? subscribe() : Status();
+  };
+  Status status = subscribe();
+  std::uint64_t questions = 0;
+  auto ask_at = Steady::now();
+  while (status) {
+    if (Steady::now() >= ask_at) {
+      ask_at += kStatEvery;
+      status = session.send(Admin{++questions, "stat", "{}"});
+      continue;
+    }
+    auto message = session.receive(std::max<Duration>(ask_at - Steady::now(), Duration::zero()));
+    if (!message) {
+      status = std::unexpected(std::move(message).error());
+    } else if (*message) {
+      status = take(**message);
+    }
   }
   if (status.error().code != ErrorCode::kCancelled && options_.log)
     options_.log(status.error().message);
+}
+
+std::string KvIndexFeed::stat() const {
+  if (daemons_.empty()) return {};
+  const std::lock_guard lock(daemons_[0]->mutex);
+  return daemons_[0]->stat;
 }
 
 kvcache::KvMatch KvIndexFeed::match(std::span<const BlockKey> keys) const {

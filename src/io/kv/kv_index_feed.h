@@ -46,17 +46,20 @@ class KvIndexFeed {
   kvcache::KvMatch match(std::span<const BlockKey> keys) const;
   std::uint32_t connected() const { return connected_.load(); }
   std::size_t blocks() const;
+  // The newest answer to "stat" of the first daemon, asked every second; empty without one.
+  std::string stat() const;
   const KvIndexFeedOptions& options() const { return options_; }
 
  private:
   struct Daemon {
     std::thread thread;
-    std::mutex mutex;  // guards session
+    std::mutex mutex;  // guards what follows
     KvSession* session = nullptr;
+    std::string stat;
   };
 
   void follow(std::size_t number);
-  void feed(KvSession& session, kvcache::KvHostId host);
+  void feed(KvSession& session, Daemon& daemon, kvcache::KvHostId host);
   bool pause();
 
   const KvIndexFeedOptions options_;

@@ -1,0 +1,94 @@
+#include "app/kv_metrics.h"
+
+#include <boost/json/parse.hpp>
+#include <boost/json/value.hpp>
+#include <string>
+#include <string_view>
+
+namespace penstock {
+namespace {
+
+namespace json = boost::json;
+
+// What `path` leads to, or null.
+const json::value* find(const json::value& from, std::string_view part, std::string_view key) {
+  const json::value* const inner = from.as_object().if_contains(part);
+  return inner == nullptr || !inner->is_object() ? nullptr : inner->get_object().if_contains(key);
+}
+
+class Publisher {
+ public:
+  Publisher(const json::value& stat, Metrics& metrics) : stat_(stat), metrics_(metrics) {}
+
+  void number(Metric metric, Metrics::LabelValues labels, std::string_view part,
+              std::string_view key) {
+    const json::value* const value = find(stat_, part, key);
+    if (value == nullptr) return;
+    const double amount =
+        value->is_bool() ? (value->get_bool() ? 1.0 : 0.0) : value->to_number<double>();
+    metrics_.gauge(metric, labels).set(amount);
+  }
+
+  // One series per reason; `tier` empty: the reason is the only label.
+  void reasons(Metric metric, std::string_view tier, std::string_view part, std::string_view key) {
+    const json::value* const counts = find(stat_, part, key);
+    if (counts == nullptr || !counts->is_object()) return;
+    for (const auto& [reason, count] : counts->get_object()) {
+      const auto amount = count.to_number<double>();
+      if (tier.empty()) {
+        metrics_.gauge(metric, {reason}).set(amount);
+      } else {
+        metrics_.gauge(metric, {tier, reason}).set(amount);
+      }
+    }
+  }
+
+ private:
+  const json::value& stat_;
+  Metrics& metrics_;
+};
+
+void publish(const json::value& stat, Metrics& metrics) {
+  Publisher to(stat, metrics);
+  to.number(Metric::kKvTierBlocks, {"host"}, "host", "blocks");
+  to.number(Metric::kKvTierBlocks, {"disk"}, "disk", "blocks");
+  to.number(Metric::kKvTierUsed, {"host"}, "host", "bytes");
+  to.number(Metric::kKvTierUsed, {"disk"}, "disk", "bytes");
+  to.number(Metric::kKvTierCapacity, {"host"}, "host", "arena_bytes");
+  to.number(Metric::kKvTierCapacity, {"disk"}, "disk", "bytes_total");
+  to.number(Metric::kKvTierInService, {"disk"}, "disk", "in_service");
+  to.number(Metric::kKvTierHitBlocks, {"host"}, "acquires", "hit_blocks_host");
+  to.number(Metric::kKvTierHitBlocks, {"disk"}, "acquires", "hit_blocks_disk");
+  to.number(Metric::kKvHitTokens, {}, "acquires", "hit_tokens");
+  to.reasons(Metric::kKvPrefixEnded, "", "acquires", "prefix_ended_by");
+  to.reasons(Metric::kKvTierRemovedBlocks, "host", "host", "removals");
+  to.reasons(Metric::kKvTierRemovedBlocks, "disk", "disk", "removals");
+  to.number(Metric::kKvStoredBlocks, {}, "stores", "blocks");
+  to.reasons(Metric::kKvStoresRefused, "", "stores", "refused");
+  to.reasons(Metric::kKvLoadsEnded, "", "loads", "ended");
+  to.number(Metric::kKvDiskBytes, {"read"}, "disk", "read_bytes");
+  to.number(Metric::kKvDiskBytes, {"write"}, "disk", "write_bytes");
+  to.number(Metric::kKvDiskErrors, {}, "disk", "io_errors");
+  to.number(Metric::kKvCorruptBlocks, {"disk"}, "disk", "corrupt");
+  to.number(Metric::kKvCorruptBlocks, {"host"}, "reports", "confirmed");
+  to.number(Metric::kKvQuarantined, {}, "host", "quarantined_bytes");
+  const json::value* const curve = stat.as_object().if_contains("hit_rate_by_capacity");
+  if (curve == nullptr || !curve->is_array()) return;
+  for (const json::value& point : curve->get_array()) {
+    const std::string capacity = std::to_string(point.at("bytes").to_number<std::int64_t>());
+    metrics.gauge(Metric::kKvHitRateEstimate, {capacity})
+        .set(point.at("hit_rate").to_number<double>());
+  }
+}
+
+}  // namespace
+
+void publish_kv_metrics(const kv::KvIndexFeed& feed, Metrics& metrics) {
+  metrics.gauge(Metric::kKvDaemonConnected).set(feed.connected());
+  metrics.gauge(Metric::kKvIndexBlocks).set(static_cast<double>(feed.blocks()));
+  boost::system::error_code error;
+  const json::value stat = json::parse(feed.stat(), error);
+  if (!error && stat.is_object()) publish(stat, metrics);
+}
+
+}  // namespace penstock

@@ -1,0 +1,211 @@
+#include "app/kv_report.h"
+
+#include <fmt/format.h>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <boost/json/value.hpp>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "app/console.h"
+#include "app/text_layout.h"
+#include "app/values.h"
+#include "base/hash.h"
+
+namespace penstock {
+namespace {
+
+namespace json = boost::json;
+using Rows = std::vector<std::vector<std::string>>;
+
+// What a reason means to people, and what they can do.
+constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
+    {"never_stored", "nobody stored it: the text is new from here on"},
+    {"not_admitted", "seen once, kept off the disk, and evicted from memory since"},
+    {"expired", "not used for its class's lifetime (kv.classes)"},
+    {"evicted_host", "memory was needed and the disk did not have it (kv.host_memory)"},
+    {"evicted_disk", "disk space was needed for blocks worth more (kv.disk_size)"},
+    {"evicted_share", "its tenant holds more than its share of the disk"},
+    {"parent_gone", "a block before it went first"},
+    {"other_scope", "the same text is stored, for somebody else (kv.scope)"},
+    {"other_build", "the same text is stored by another model, engine build or KV type"},
+    {"too_slow", "it had not arrived when the request stopped waiting (kv.fetch_time)"},
+    {"recompute_faster", "computing it was predicted to be faster than loading it"},
+    {"corrupt", "a checksum did not match; the copy is quarantined"},
+    {"io_error", "the disk failed to read it"},
+    {"tier_off", "the disk tier is out of service"},
+    {"no_daemon", "no KV daemon answered"},
+    {"removed", "removed by hand"},
+};
+
+std::string_view meaning(std::string_view reason) {
+  for (const auto& [name, text] : kReasons) {
+    if (name == reason) return text;
+  }
+  return reason;
+}
+
+std::int64_t number(const json::value& object, std::string_view key) {
+  const json::value* const value = object.as_object().if_contains(key);
+  return value == nullptr || value->is_null() ? 0 : value->to_number<std::int64_t>();
+}
+
+std::string text(const json::value& object, std::string_view key) {
+  const json::value* const value = object.as_object().if_contains(key);
+  return value == nullptr || !value->is_string() ? "" : std::string(value->get_string());
+}
+
+std::string bytes(const json::value& object, std::string_view key) {
+  return describe_bytes(Bytes(number(object, key)));
+}
+
+std::string counts(const json::value& object, std::string_view key) {
+  std::string out;
+  const json::value* const all = object.as_object().if_contains(key);
+  if (all == nullptr || !all->is_object()) return "none";
+  for (const auto& [name, count] : all->get_object()) {
+    if (name == "none") continue;
+    if (!out.empty()) out += ", ";
+    out += fmt::format("{} {}", count.to_number<std::int64_t>(), std::string_view(name));
+  }
+  return out.empty() ? "none" : out;
+}
+
+// Tenants by their hash, as far as scopes tell their names.
+std::map<std::string, std::string> tenant_names(std::string_view ls) {
+  std::map<std::string, std::string> names;
+  boost::system::error_code error;
+  const json::value list = json::parse(ls, error);
+  if (error || !list.is_object() || !list.get_object().contains("roots")) return names;
+  for (const json::value& root : list.at("roots").as_array()) {
+    const std::string scope = text(root, "scope");
+    std::string_view name = scope;
+    name = name.substr(name.find(':') + 1);
+    name = name.substr(0, name.find('/'));
+    names[fmt::format("{:016x}", checksum64(name))] = name;
+  }
+  return names;
+}
+
+// `render` on the parsed text; the text itself when it is something else.
+template <typename Render>
+std::string rendered(std::string_view source, Render render) {
+  try {
+    return render(json::parse(source));
+  } catch (const std::exception&) {
+    return pretty_json(source);
+  }
+}
+
+std::string tiers(const json::value& stat) {
+  Rows rows = {{"tier", "blocks", "used", "of", "removed", "state"}};
+  const json::value& host = stat.at("host");
+  std::string held = number(host, "pinned_blocks") == 0
+                         ? "ok"
+                         : fmt::format("ok, {} blocks being read", number(host, "pinned_blocks"));
+  if (number(host, "quarantined_bytes") + number(host, "corrupt_bytes") > 0) {
+    held += fmt::format(", {} in quarantine", bytes(host, "quarantined_bytes"));
+  }
+  rows.push_back({"memory", fmt::to_string(number(host, "blocks")), bytes(host, "bytes"),
+                  bytes(host, "arena_bytes"), counts(host, "removals"), held});
+  if (const json::value& disk = stat.at("disk"); disk.is_object()) {
+    rows.push_back({"disk", fmt::to_string(number(disk, "blocks")), bytes(disk, "bytes"),
+                    bytes(disk, "bytes_total"), counts(disk, "removals"), text(disk, "state")});
+  }
+  return table(rows, {false, true, true, true});
+}
+
+std::string tenants(const json::value& stat, std::string_view ls) {
+  const auto names = tenant_names(ls);
+  Rows rows = {{"class", "tenant", "in memory", "stored", "hits memory", "hits disk", "hit tokens",
+                "misses", "hit rate"}};
+  for (const json::value& row : stat.at("tenants").as_array()) {
+    const auto known = names.find(text(row, "tenant"));
+    const std::int64_t hits = number(row, "hit_blocks_host") + number(row, "hit_blocks_disk");
+    const std::int64_t all = hits + number(row, "miss_blocks");
+    rows.push_back({text(row, "class"), known == names.end() ? text(row, "tenant") : known->second,
+                    bytes(row, "host_bytes"), fmt::to_string(number(row, "stored_blocks")),
+                    fmt::to_string(number(row, "hit_blocks_host")),
+                    fmt::to_string(number(row, "hit_blocks_disk")),
+                    fmt::to_string(number(row, "hit_tokens")),
+                    fmt::to_string(number(row, "miss_blocks")),
+                    all == 0 ? "-" : fmt::format("{} %", 100 * hits / all)});
+  }
+  return rows.size() == 1 ? "nothing was stored or asked for yet\n"
+                          : table(rows, {false, false, true, true, true, true, true, true, true});
+}
+
+std::string capacity(const json::value& stat) {
+  const json::value* const curve = stat.as_object().if_contains("hit_rate_by_capacity");
+  if (curve == nullptr || !curve->is_array() || curve->get_array().empty()) return "";
+  Rows rows = {{"capacity", "estimated hit rate"}};
+  for (const json::value& point : curve->get_array()) {
+    rows.push_back({bytes(point, "bytes"),
+                    fmt::format("{:.1f} %", 100 * point.at("hit_rate").to_number<double>())});
+  }
+  return "\n" + table(rows, {true, true});
+}
+
+std::string run_line(const json::value& run) {
+  const std::int64_t first = number(run, "first_block");
+  const std::int64_t count = number(run, "blocks");
+  const std::string range = count == 1 ? fmt::format("block {}", first)
+                                       : fmt::format("blocks {} to {}", first, first + count - 1);
+  const std::string tier = text(run, "served_from");
+  if (!tier.empty()) return fmt::format("  {}: from {}\n", range, tier == "host" ? "memory" : tier);
+  const std::string reason = text(run, "missed");
+  return fmt::format("  {}: not there ({}): {}\n", range, reason, meaning(reason));
+}
+
+}  // namespace
+
+std::string kv_stat_text(std::string_view stat, std::string_view ls) {
+  return rendered(stat, [&](const json::value& s) {
+    const json::value& acquires = s.at("acquires");
+    return tiers(s) + "\n" + tenants(s, ls) +
+           fmt::format("\n{} requests asked, {} tokens were hits; prefixes ended by: {}\n",
+                       number(acquires, "count"), number(acquires, "hit_tokens"),
+                       counts(acquires, "prefix_ended_by")) +
+           capacity(s);
+  });
+}
+
+std::string kv_list_text(std::string_view ls) {
+  return rendered(ls, [&](const json::value& list) {
+    Rows rows = {{"scope", "blocks in memory", "bytes", "root", "build"}};
+    for (const json::value& root : list.at("roots").as_array()) {
+      rows.push_back({text(root, "scope"), fmt::to_string(number(root, "host_blocks")),
+                      bytes(root, "host_bytes"), text(root, "root").substr(0, 8),
+                      text(root, "build")});
+    }
+    return rows.size() == 1 ? std::string("no scope is known yet\n")
+                            : table(rows, {false, true, true});
+  });
+}
+
+std::string kv_explain_text(std::string_view explain) {
+  return rendered(explain, [&](const json::value& answer) {
+    std::string out;
+    for (const json::value& a : answer.at("acquires").as_array()) {
+      out += fmt::format("{} in scope {}: {} of {} blocks served\n", text(a, "request"),
+                         text(a, "scope"), number(a, "blocks_served"), number(a, "blocks_asked"));
+      for (const json::value& run : a.at("runs").as_array())
+        out += run_line(run);
+    }
+    return out;
+  });
+}
+
+std::string kv_verify_text(std::string_view verify) {
+  return rendered(verify, [&](const json::value& v) {
+    std::string out = fmt::format("{} blocks in memory and {} on disk read ({}): {} bad\n",
+                                  number(v, "host_blocks"), number(v, "disk_blocks"),
+                                  bytes(v, "bytes"), number(v, "bad_blocks"));
+    for (const json::value& bad : v.at("bad").as_array())
+      out += "  " + json::serialize(bad) + "\n";
+    return out;
+  });
+}
+
+}  // namespace penstock
