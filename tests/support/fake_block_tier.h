@@ -30,6 +30,7 @@ class FakeBlockTier final : public BlockTier {
   std::uint64_t reads = 0;
   std::uint64_t writes = 0;
   bool removes_on_failed_read = false;
+  std::function<void(BlockInfo&)> lie;  // about what a good read has read
 
   bool contains(const BlockName& name) const override { return blocks_.contains(name); }
   std::optional<std::uint32_t> size_of(const BlockName& name) const override {
@@ -127,6 +128,7 @@ class FakeBlockTier final : public BlockTier {
         if (checksum64(rest.first(slice.bytes)) != slice.checksum) reason = MissReason::kCorrupt;
         rest = rest.subspan(slice.bytes);
       }
+      if (lie) lie(info);
     }
     if (reason != MissReason::kNone && removes_on_failed_read) remove(read.name, reason);
     read.done(reason, info);

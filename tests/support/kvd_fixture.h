@@ -25,8 +25,9 @@ inline constexpr std::uint64_t kUnit = 4096;
 
 inline BlockKey key_of(std::uint64_t chain, std::uint64_t depth) {
   BlockKey key;
-  std::memcpy(key.bytes.data(), &chain, sizeof(chain));
-  std::memcpy(key.bytes.data() + 8, &depth, sizeof(depth));
+  const std::uint64_t both = chain << 32 | depth;  // hashing looks at the first half only
+  std::memcpy(key.bytes.data(), &both, sizeof(both));
+  std::memcpy(key.bytes.data() + 8, &chain, sizeof(chain));
   return key;
 }
 inline BlockKey root_of(std::uint64_t chain) {

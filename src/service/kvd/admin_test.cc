@@ -76,6 +76,8 @@ TEST_CASE("stat tells what is held, by tier, class and tenant, and why things we
   CHECK(number(stat.at("stores").at("blocks")) == 5);
   CHECK(number(stat.at("writes").at("ended").at("none")) == 5);
   CHECK(number(stat.at("sessions").at("open")) == 2);
+  CHECK(stat.at("capacity").at("hit_rate_by_bytes").as_array().size() == 8);
+  CHECK(stat.at("capacity").at("distinct_blocks").as_double() == 4.0);
   const json::array& tenants = stat.at("tenants").as_array();
   REQUIRE(tenants.size() == 2);
   CHECK(tenants[1].at("class").as_string() == "agent");

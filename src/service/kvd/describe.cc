@@ -91,6 +91,22 @@ json::array tenant_stat(const Inside& inside) {
   return rows;
 }
 
+// What an LRU cache of other sizes than the arena's would have served of the recent blocks.
+json::object capacity_stat(const Inside& inside) {
+  const kvcache::HostUsage usage = inside.holdings.host().usage();
+  json::array curve;
+  if (usage.blocks > 0) {
+    const std::uint64_t block_bytes = std::max<std::uint64_t>(usage.bytes / usage.blocks, 1);
+    for (const double scale : {0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0}) {
+      const auto bytes = static_cast<std::uint64_t>(static_cast<double>(usage.arena_bytes) * scale);
+      curve.push_back({{"bytes", bytes}, {"hit_rate", inside.reuse.hit_rate(bytes / block_bytes)}});
+    }
+  }
+  return {{"hit_rate_by_bytes", std::move(curve)},
+          {"hit_rate_max", inside.reuse.hit_rate_max()},
+          {"distinct_blocks", inside.reuse.distinct_blocks()}};
+}
+
 void name_root(const Inside& inside, const BlockKey& root, json::object& object) {
   object["root"] = service::hex(root);
   const auto known = inside.roots.find(root);
@@ -224,6 +240,7 @@ json::object describe_stat(const Inside& inside, const SessionNumbers& sessions)
                                     {"killed", statistics.sessions_killed},
                                     {"refused", statistics.sessions_refused}}},
           {"events", json::object{{"next", inside.log.next()}, {"oldest", inside.log.first()}}},
+          {"capacity", capacity_stat(inside)},
           {"tenants", tenant_stat(inside)}};
 }
 

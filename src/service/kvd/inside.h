@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "core/kvcache/reuse_distance.h"
 #include "service/kvd/leases.h"
 #include "service/kvd/stores.h"
 
@@ -35,6 +36,7 @@ struct Inside {
   const Stores& stores;
   const KvStatistics& statistics;
   const AcquireRecords& records;
+  const kvcache::ReuseDistance& reuse;
   const std::map<BlockKey, KnownRoot>& roots;
   const std::vector<TtlClassSpec>& classes;
 };

@@ -54,7 +54,7 @@ struct KvDaemon::State {
         leases(holdings, loads, writes, statistics, records),
         stores(memory, holdings, writes, statistics, options.stores_pending_max),
         feed(options.epoch, log, [this] { return holdings.snapshot(); }),
-        admin({holdings, log, loads, writes, leases, stores, statistics, records, roots,
+        admin({holdings, log, loads, writes, leases, stores, statistics, records, reuse, roots,
                options.classes}) {}
 
   // One overload per message; false: the session breaks the protocol and was sent away.
@@ -85,6 +85,7 @@ struct KvDaemon::State {
   Loads loads;
   WriteThrough writes;
   AcquireRecords records;
+  kvcache::ReuseDistance reuse;
   Leases leases;
   Stores stores;
   EventFeed feed;
@@ -268,6 +269,8 @@ void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Acquire request
   const auto root = roots.find(request.root);
   const std::uint32_t block_tokens =
       root == roots.end() ? KvLayoutSpec{}.block_tokens : root->second.layout.block_tokens;
+  for (const BlockKey& key : request.keys)
+    reuse.reference(key);
   leases.acquire(id, std::move(request), block_tokens, now);
 }
 

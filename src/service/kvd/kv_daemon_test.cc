@@ -342,6 +342,27 @@ TEST_CASE("rule 11: a look-up is answered between two copies, however many wait"
   }
 }
 
+TEST_CASE("rule 7: a record that is not what its name says is a miss, whatever the tier says") {
+  const std::vector<std::pair<std::function<void(BlockInfo&)>, MissReason>> lies = {
+      {[](BlockInfo& info) { info.name.key = key_of(9, 9); }, MissReason::kCorrupt},
+      {[](BlockInfo& info) { info.slices.clear(); }, MissReason::kCorrupt},
+      {[](BlockInfo& info) { info.slices[0].bytes -= 1; }, MissReason::kCorrupt},
+      {[](BlockInfo& info) { info.root = root_of(9); }, MissReason::kNeverStored},
+      {[](BlockInfo& info) { info.depth += 1; }, MissReason::kNeverStored},
+      {[](BlockInfo& info) { info.parent = key_of(9, 9); }, MissReason::kNeverStored}};
+  for (const auto& [lie, reason] : lies) {
+    DaemonFixture f;
+    f.put_on_disk(5, 0, 2);
+    f.disk.lie = lie;
+    f.connect(1);
+    LeaseView& lease = f.acquire(1, 1, 5, 2);
+    f.settle();
+    CHECK(lease.history.empty());
+    CHECK(lease.missing == reason);
+    CHECK(f.disk.contains(history(5, 0)) == (reason != MissReason::kCorrupt));
+  }
+}
+
 TEST_CASE("a failed store or load is retried by nobody and stays a miss") {
   DaemonFixture f;
   f.put_on_disk(5, 0, 1);
