@@ -52,7 +52,8 @@ class Server:
         self.stderr = open(os.path.join(self.folder, "stderr"), "w+")
         self.process = subprocess.Popen(
             [BINARY, "serve", "--port", "0", "--json", "--data-dir", os.path.join(self.folder, "d"),
-             "--access-log", self.access_log, "--kv-memory", "256MiB", *flags],
+             "--access-log", self.access_log, "--kv-memory", "256MiB",
+             *([] if "--kv-host-memory" in flags else ["--kv-host-memory", "64MiB"]), *flags],
             stdout=subprocess.PIPE, stderr=self.stderr, stdin=subprocess.DEVNULL, text=True, cwd=ROOT)
         line = self.process.stdout.readline()
         if not line:
@@ -436,6 +437,89 @@ class Stopping(unittest.TestCase):
                                  undisturbed._replace(usage=None))
                 self.assertEqual(server.children("gateway"), gateway,
                                  "the gateway must survive: " + server.log())
+
+    def long_prompt(self, seed):
+        words = ("river", "stone", "tower", "garden", "letter", "window", "bridge", "copper")
+        text = " ".join(words[(seed * 7 + i * i) % 8] for i in range(700))
+        return f"{text} The code of Mina is {4000 + seed}. What is the code of Mina?"
+
+    def kv(self, server, *words):
+        """Standard output of `penstock kv` on the server's daemon."""
+        done = subprocess.run([BINARY, "kv", *words, "--data-dir", os.path.join(server.folder, "d")],
+                              capture_output=True, text=True, timeout=DEADLINE, cwd=ROOT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def asked(self, server, content, **fields):
+        """(text, prompt tokens, cached tokens, request id)"""
+        status, headers, body = server.chat(content, logprobs=True, **fields)
+        self.assertEqual(status, 200, body)
+        body = json.loads(body)
+        usage = body["usage"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        self.assertEqual(usage["prompt_cache_hit_tokens"], cached)
+        self.assertEqual(usage["prompt_cache_miss_tokens"], usage["prompt_tokens"] - cached)
+        ids = {k.lower(): v for k, v in headers.items()}
+        return body["choices"][0], usage["prompt_tokens"], cached, ids["x-request-id"]
+
+    def test_a_prompt_that_was_seen_is_not_computed_again(self):
+        with Server("--kv-host-memory", "64MiB") as server:
+            cold = self.asked(server, self.long_prompt(1))
+            self.assertEqual(cold[2], 0)
+            whole_blocks = (cold[1] - 1) // 64 * 64
+            # The offer to the cache is on its way when the answer ends.
+            wait_for(lambda: self.asked(server, self.long_prompt(1))[2] == whole_blocks, "a hit")
+            warm = self.asked(server, self.long_prompt(1))
+            self.assertEqual(warm[:2], cold[:2])
+
+            # A killed daemon: requests go on, from what is on disk when it is back.
+            self.kv(server, "flush")
+            others = server.children("gateway"), server.children("worker")
+            killed = server.children("kvd")
+            os.kill(killed[0], signal.SIGKILL)
+            self.assertEqual(self.asked(server, self.long_prompt(1))[:2], cold[:2])
+            wait_for(lambda: server.children("kvd") not in ([], killed), "the daemon to come back")
+            wait_for(lambda: self.asked(server, self.long_prompt(1))[2] == whole_blocks, "a hit again")
+            self.assertEqual((server.children("gateway"), server.children("worker")), others)
+            stat = json.loads(self.kv(server, "stat", "--json"))
+            self.assertGreater(stat["acquires"]["hit_blocks_disk"], 0)
+
+            # What people ask.
+            hit = self.asked(server, self.long_prompt(1))
+            self.assertIn("from memory", self.kv(server, "explain", hit[3]))
+            new = self.asked(server, self.long_prompt(2))
+            self.assertIn("nobody stored it", self.kv(server, "explain", new[3]))
+            self.assertIn("local", self.kv(server, "stat"))
+            self.assertIn("tenant:local", self.kv(server, "ls"))
+            self.assertIn(" 0 bad", self.kv(server, "verify"))
+            metrics = server.request("GET", "/metrics")[2]
+            self.assertIn('penstock_kv_tier_blocks{tier="disk"}', metrics)
+            line = server.access_lines(1)[-1]
+            self.assertIn("expected_cached_tokens", line)
+
+    def test_tenants_share_no_kv(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys = os.path.join(folder, "keys")
+            with open(keys, "w") as file:
+                file.write("acme key-of-acme-0123456789\nglobex key-of-globex-0123456789\n")
+            os.chmod(keys, 0o600)
+
+            def ask(server, name):
+                headers = {"authorization": f"Bearer key-of-{name}-0123456789"}
+                status, _, body = server.chat(self.long_prompt(3), headers)
+                self.assertEqual(status, 200, body)
+                return json.loads(body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+            with Server("--api-key-file", keys) as server:
+                self.assertEqual(ask(server, "acme"), 0)
+                wait_for(lambda: ask(server, "acme") > 0, "a hit of its own")
+                self.assertEqual(ask(server, "globex"), 0)
+            with Server("--api-key-file", keys, "--kv-scope", "deployment") as server:
+                self.assertEqual(ask(server, "acme"), 0)
+                wait_for(lambda: ask(server, "globex") > 0, "a hit of another's")
+            with Server("--kv-cache", "off") as server:
+                for _ in range(2):
+                    self.assertEqual(self.asked(server, self.long_prompt(3))[2], 0)
 
     def test_a_killed_gateway_comes_back_on_its_port(self):
         with Server() as server:
