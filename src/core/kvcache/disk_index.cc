@@ -75,7 +75,9 @@ void DiskIndex::clear_shard(std::size_t number) {
 }
 
 void DiskIndex::grow(Shard& shard) {
-  std::vector<DiskSlot> old(shard.slots.size() + shard.slots.size() / 8 + 8);
+  // Small tables, whose memory does not matter, grow faster.
+  const std::size_t size = shard.slots.size();
+  std::vector<DiskSlot> old(size + size / (size < 256 ? 1 : 8) + 8);
   old.swap(shard.slots);
   memory_bytes_ += (shard.slots.capacity() - old.capacity()) * sizeof(DiskSlot);
   for (const DiskSlot& slot : old) {

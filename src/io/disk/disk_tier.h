@@ -105,6 +105,12 @@ class DiskTier final : public BlockTier {
     std::size_t active = 0;
   };
 
+  struct ScanPosition {
+    std::uint32_t unit = 1;       // looked at next
+    std::uint32_t used = 1;       // end of the last record
+    bool record_goes_on = false;  // beyond what was read
+  };
+
   DiskTier(DiskTierOptions options, std::unique_ptr<SegmentIo> io, TierNow now);
 
   // disk_tier.cc
@@ -141,8 +147,8 @@ class DiskTier final : public BlockTier {
   void restore_directory(const SegmentFile& file, const kvcache::Trailer& trailer,
                          std::span<const std::byte> directory);
   void scan(const SegmentFile& file);
-  std::uint32_t scan_records(std::uint32_t segment, std::span<std::byte> bytes,
-                             std::vector<kvcache::DirectoryEntry>& directory);
+  void scan_records(std::uint32_t segment, std::span<std::byte> bytes, bool last,
+                    ScanPosition& position, std::vector<kvcache::DirectoryEntry>& directory);
 
   DiskTierOptions options_;
   std::unique_ptr<SegmentIo> io_;
@@ -158,6 +164,7 @@ class DiskTier final : public BlockTier {
   std::deque<std::pair<std::int64_t, std::uint32_t>> revive_;  // when, which segment
   std::optional<Reclaiming> reclaiming_;
   std::vector<std::move_only_function<void()>> finished_;  // callbacks for the end of poll()
+  bool polling_ = false;                                   // reads are delivered as they come
   std::vector<SegmentFile> scans_;                         // recovery: without a valid footer
   std::int64_t expiry_checked_ = -1;
   std::int64_t errors_since_ = 0;

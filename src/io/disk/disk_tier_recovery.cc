@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::size_t kReadsAtOnce = 64;
 constexpr std::uint64_t kTailBytes = 128 * 1024;  // footers of blocks of 28 KiB and more fit whole
-constexpr std::uint64_t kScanBytes = 4 * 1024 * 1024;
+constexpr std::uint64_t kScanBytes = 2 * 1024 * 1024;  // of one read
+constexpr std::uint64_t kScanReads = 4;                // at once
 
 }  // namespace
 
@@ -143,42 +144,56 @@ void DiskTier::restore_directory(const SegmentFile& file, const kvcache::Trailer
   log_.restored(file.number, trailer.used_units, true, now_.wall);
 }
 
-// Reads a segment that has no footer as far as the file goes, and takes up its records.
+// Takes up the records of a segment that has no footer, piece by piece. A piece without any ends
+// it: a hole that a crash leaves holds what was being written, and nothing behind it was
+// acknowledged.
 void DiskTier::scan(const SegmentFile& file) {
   const std::uint64_t whole = std::uint64_t{options_.log.segment_units} * kUnitBytes;
   const std::uint64_t bytes = std::min(whole, file.bytes / kUnitBytes * kUnitBytes);
   AlignedBuffer memory(bytes);
-  const auto all = memory.span();
-  for (std::uint64_t at = 0; at < bytes; at += kScanBytes) {
-    const auto part = all.subspan(at, std::min(kScanBytes, bytes - at));
-    // What can't be read is no record.
-    read_whole(file.number, at, part, [part](bool read) {
-      if (!read) std::ranges::fill(part, std::byte{0});
-    });
-  }
-  while (io_->in_flight() > 0)
-    io_->wait();
   Filling filling;
   filling.ready = true;
-  const std::uint32_t used = scan_records(file.number, all, filling.directory);
-  const SegmentState state = log_.restored(file.number, used, false, now_.wall);
+  ScanPosition position;
+  for (std::uint64_t end = 0; end < bytes;) {
+    for (std::uint64_t i = 0; i < kScanReads && end < bytes; ++i) {
+      const auto part = memory.span().subspan(end, std::min(kScanBytes, bytes - end));
+      end += part.size();
+      // What can't be read is no record.
+      read_whole(file.number, end - part.size(), part, [part](bool read) {
+        if (!read) std::ranges::fill(part, std::byte{0});
+      });
+    }
+    while (io_->in_flight() > 0)
+      io_->wait();
+    const std::uint32_t before = position.used;
+    scan_records(file.number, memory.span().first(end), end == bytes, position, filling.directory);
+    if (position.used == before && !position.record_goes_on) break;
+  }
+  const SegmentState state = log_.restored(file.number, position.used, false, now_.wall);
   if (state != SegmentState::kOpen && state != SegmentState::kSealing) return;
   filling.closing = state == SegmentState::kSealing;
   filling_.emplace(file.number, std::move(filling));
   if (state == SegmentState::kSealing) try_seal(file.number);
 }
 
-// Units that hold no intact record (a torn or failed write, never written) are passed over one by
-// one: a record is known by its epoch and checksums, wherever it stands. Returns the units in use.
-std::uint32_t DiskTier::scan_records(std::uint32_t segment, std::span<std::byte> bytes,
-                                     std::vector<kvcache::DirectoryEntry>& directory) {
+// Units that hold no intact record (torn, damaged, never written) are passed over one by one: a
+// record is known by its epoch and checksums, wherever it stands.
+void DiskTier::scan_records(std::uint32_t segment, std::span<std::byte> bytes, bool last,
+                            ScanPosition& position,
+                            std::vector<kvcache::DirectoryEntry>& directory) {
   const std::uint64_t epoch = log_.epoch_of(segment);
   const auto units = static_cast<std::uint32_t>(bytes.size() / kUnitBytes);
-  std::uint32_t used = 1;
-  for (std::uint32_t unit = 1; unit < units;) {
+  std::uint32_t& unit = position.unit;
+  position.record_goes_on = false;
+  while (unit < units) {
     const auto rest = bytes.subspan(std::size_t{unit} * kUnitBytes);
     const auto header = kvcache::parse_record_header(rest, epoch);
-    if (!header || header->record_units() > units - unit) {
+    const bool fits = header && header->record_units() <= units - unit;
+    if (header && !fits && !last) {
+      position.record_goes_on = true;
+      return;
+    }
+    if (!fits) {
       ++unit;
       continue;
     }
@@ -194,9 +209,8 @@ std::uint32_t DiskTier::scan_records(std::uint32_t segment, std::span<std::byte>
                          static_cast<std::uint8_t>(header->header_units())});
     log_.restore(segment, directory.back());
     unit += header->record_units();
-    used = unit;
+    position.used = unit;
   }
-  return used;
 }
 
 Result<std::unique_ptr<DiskTier>> open_disk_tier(const std::string& folder,
