@@ -110,6 +110,15 @@ inline constexpr std::size_t kMissReasons = 17;
 std::string_view to_string(MissReason reason);
 std::string_view to_string(KvTier tier);
 
+// How long an engine takes to compute `fresh` tokens after `context` ones, in seconds:
+// base + per_token * fresh + per_pair * fresh * (context + fresh / 2). All 0: not known.
+struct PrefillCoefficients {
+  double base = 0;
+  double per_token = 0;
+  double per_pair = 0;
+  bool operator==(const PrefillCoefficients&) const = default;
+};
+
 // Wall time in seconds since 1970, for lifetimes that outlive a process; comes in as a value.
 using UnixSeconds = Quantity<struct UnixSecondsTag>;
 

@@ -268,7 +268,10 @@ StepOutputs Engine::step() {
   out.outputs = std::exchange(s.early, {});
   s.apply_cancellations(out);
   const PlanStats plan = s.scheduler->plan(s.batch);
-  out.stats = {plan.prefill_tokens, plan.decode_tokens, plan.preempted};
+  out.stats = {plan.prefill_tokens, plan.decode_tokens, plan.preempted, std::nullopt};
+  if (s.batch.chunks.size() == 1 && plan.prefill_tokens > 0 && s.batch.chunks[0].load == nullptr) {
+    out.stats.lone_prefill = {s.batch.chunks[0].position, s.batch.chunks[0].rows};
+  }
   if (s.batch.rows() > 0) {
     s.model->forward(s.batch);
     s.scheduler->advance();

@@ -54,10 +54,18 @@ struct EngineOptions {
   std::optional<InstructionSet> instruction_set;  // unset = the best this CPU has
 };
 
+// A pass that computed one chunk of one prompt and nothing else: what prefill costs can be learnt
+// from its time.
+struct LonePrefill {
+  std::uint32_t context = 0;  // tokens before the chunk
+  std::uint32_t fresh = 0;    // tokens of the chunk
+};
+
 struct StepStats {
   std::uint32_t prefill_tokens = 0;  // rows that were prompt (or recomputed) tokens
   std::uint32_t decode_tokens = 0;   // rows that continued an answer
   std::uint32_t preempted = 0;       // sequences that gave their blocks back
+  std::optional<LonePrefill> lone_prefill;
 };
 
 struct StepOutputs {

@@ -140,8 +140,7 @@ Duration PrefillModel::predict(Tokens context, Tokens fresh) const {
 
 // --- load or recompute
 
-LoadModel::LoadModel(const LoadModelOptions& options)
-    : options_(options), prefill_(options.prefill) {
+LoadModel::LoadModel(const LoadModelOptions& options) : options_(options) {
   for (std::size_t tier = 0; tier < flows_.size(); ++tier)
     flows_[tier] = {options_.bandwidth[tier] * kSeedSeconds, kSeedSeconds, Instant{}};
 }
@@ -156,18 +155,15 @@ void LoadModel::observe_load(KvTier tier, std::uint64_t bytes, Duration took, In
   flow.last = std::max(flow.last, now);
 }
 
-void LoadModel::observe_prefill(Tokens context, Tokens fresh, Duration took) {
-  prefill_.observe(context, fresh, took);
-}
-
 double LoadModel::bytes_per_second(KvTier tier) const {
   const Flow& flow = flows_[std::to_underlying(tier)];
   return flow.bytes / flow.seconds;
 }
 
-LoadDecision LoadModel::decide(Tokens prompt, std::span<const ResumeCandidate> candidates) const {
+LoadDecision LoadModel::decide(Tokens prompt, std::span<const ResumeCandidate> candidates,
+                               const PrefillModel& prefill) const {
   LoadDecision best;
-  best.prefill_without = prefill_.predict(Tokens(0), prompt);
+  best.prefill_without = prefill.predict(Tokens(0), prompt);
   best.prefill_after = best.prefill_without;
   Tokens longest;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
@@ -182,9 +178,8 @@ LoadDecision LoadModel::decide(Tokens prompt, std::span<const ResumeCandidate> c
           static_cast<double>(candidate.bytes[tier]) / bytes_per_second(static_cast<KvTier>(tier));
     }
     with.load = to_duration(seconds);
-    with.prefill_after = prefill_.predict(candidate.hit, prompt - candidate.hit);
+    with.prefill_after = prefill.predict(candidate.hit, prompt - candidate.hit);
     with.prefill_without = best.prefill_without;
-    with.budget = options_.budget_base + options_.budget_per_1k_tokens * candidate.hit.value / 1024;
     with.candidate = i;
     if (with.saved() > best.saved()) best = with;
   }

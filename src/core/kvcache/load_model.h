@@ -27,12 +27,6 @@
 
 namespace penstock::kvcache {
 
-struct PrefillCoefficients {
-  double base = 0;       // a, seconds
-  double per_token = 0;  // b, seconds
-  double per_pair = 0;   // c, seconds for a token and one it attends to
-};
-
 class PrefillModel {
  public:
   explicit PrefillModel(const PrefillCoefficients& seed);
@@ -57,13 +51,10 @@ class PrefillModel {
 };
 
 struct LoadModelOptions {
-  PrefillCoefficients prefill{0.005, 50e-6, 0};
   // Bytes per second by KvTier until measured: device, host, disk, peer, cluster.
   std::array<double, 5> bandwidth{20e9, 8e9, 1e9, 1e9, 0.4e9};
   Duration half_life = std::chrono::seconds(60);
-  Duration budget_base = std::chrono::milliseconds(50);
-  Duration budget_per_1k_tokens = std::chrono::milliseconds(20);
-  Tokens hit_tokens_min{256};
+  Tokens hit_tokens_min{0};  // shorter hits are not worth the trouble
 };
 
 // One point where a hit could resume: what lies before it, and in which tiers.
@@ -78,7 +69,6 @@ struct LoadDecision {
   Duration load{};                      // predicted, of what is loaded
   Duration prefill_after{};             // predicted, of the tokens after the hit
   Duration prefill_without{};           // predicted, of the whole prompt
-  Duration budget{};                    // for the fetch
   std::uint64_t bytes = 0;              // to load
   std::size_t candidate = 0;            // index of the point taken; meaningless when hit is 0
   Duration saved() const { return prefill_without - load - prefill_after; }
@@ -89,15 +79,14 @@ class LoadModel {
   explicit LoadModel(const LoadModelOptions& options);
 
   void observe_load(KvTier tier, std::uint64_t bytes, Duration took, Instant now);
-  void observe_prefill(Tokens context, Tokens fresh, Duration took);
 
   // The best of the points for a prompt of `prompt` tokens; none, or none that pays: hit 0.
-  LoadDecision decide(Tokens prompt, std::span<const ResumeCandidate> candidates) const;
+  LoadDecision decide(Tokens prompt, std::span<const ResumeCandidate> candidates,
+                      const PrefillModel& prefill) const;
   // A decision's load has ended: counts it, and whether computing would have been faster.
   void record(const LoadDecision& decision, Duration load);
 
   double bytes_per_second(KvTier tier) const;
-  const PrefillModel& prefill() const { return prefill_; }
   std::uint64_t loads() const { return loads_; }
   std::uint64_t loads_slower_than_recompute() const { return slower_; }
 
@@ -109,7 +98,6 @@ class LoadModel {
   };
 
   LoadModelOptions options_;
-  PrefillModel prefill_;
   std::array<Flow, 5> flows_{};
   std::uint64_t loads_ = 0;
   std::uint64_t slower_ = 0;

@@ -105,11 +105,12 @@ TEST_CASE("measured bandwidth replaces the seed and forgets") {
 
 TEST_CASE("what is predicted to be faster is chosen, with its numbers") {
   LoadModelOptions options;
-  options.prefill = {0.01, 1e-4, 0};  // 10,000 tokens a second
+  options.hit_tokens_min = Tokens(256);
   options.bandwidth[kHost] = 10e9;
   options.bandwidth[kDisk] = 0.1e9;
   const LoadModel model(options);
-  constexpr std::uint64_t kToken = 48'000;  // bytes
+  const PrefillModel prefill({0.01, 1e-4, 0});  // 10,000 tokens a second
+  constexpr std::uint64_t kToken = 48'000;      // bytes
 
   struct Case {
     const char* what;
@@ -147,16 +148,14 @@ TEST_CASE("what is predicted to be faster is chosen, with its numbers") {
   };
   for (const Case& c : cases) {
     CAPTURE(c.what);
-    const auto decision = model.decide(Tokens(c.prompt), c.candidates);
+    const auto decision = model.decide(Tokens(c.prompt), c.candidates, prefill);
     CHECK(decision.hit == Tokens(c.hit));
     CHECK(decision.rest == c.rest);
-    CHECK(decision.prefill_without == model.prefill().predict(Tokens(0), Tokens(c.prompt)));
-    CHECK(decision.prefill_after ==
-          model.prefill().predict(decision.hit, Tokens(c.prompt) - decision.hit));
+    CHECK(decision.prefill_without == prefill.predict(Tokens(0), Tokens(c.prompt)));
+    CHECK(decision.prefill_after == prefill.predict(decision.hit, Tokens(c.prompt) - decision.hit));
     CHECK((decision.hit.value == 0 || decision.saved() > Duration::zero()));
     if (c.hit > 0) {
       CHECK(decision.bytes > 0);
-      CHECK(decision.budget == options.budget_base + options.budget_per_1k_tokens * c.hit / 1024);
       CHECK(c.candidates[decision.candidate].hit == decision.hit);
     }
   }
@@ -164,7 +163,8 @@ TEST_CASE("what is predicted to be faster is chosen, with its numbers") {
 
 TEST_CASE("loads that were slower than computing are counted") {
   LoadModel model({});
-  const auto decision = model.decide(Tokens(10'000), {{candidate(8192, 8192 * 1000, 0)}});
+  const auto decision = model.decide(Tokens(10'000), {{candidate(8192, 8192 * 1000, 0)}},
+                                     PrefillModel({0.005, 50e-6, 0}));
   REQUIRE(decision.hit == Tokens(8192));
   model.record(decision, decision.load);
   CHECK(model.loads_slower_than_recompute() == 0);

@@ -1,6 +1,7 @@
 #include "io/embedded/embedded_engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace penstock {
@@ -56,7 +57,11 @@ void EmbeddedEngine::admit(std::vector<EngineOutput>& outputs) {
 
 void EmbeddedEngine::step(std::vector<EngineOutput>& outputs) {
   if (cache_ != nullptr) admit(outputs);
+  const auto began = std::chrono::steady_clock::now();
   engine::StepOutputs step = engine_->step();
+  if (cache_ != nullptr && step.stats.lone_prefill) {
+    cache_->observe_prefill(*step.stats.lone_prefill, std::chrono::steady_clock::now() - began);
+  }
   for (EngineOutput& output : step.outputs)
     outputs.push_back(std::move(output));
 }

@@ -27,8 +27,9 @@ const char* text_or_null(const std::string& text) {
 // A granted prefix on its way into the pool.
 class LeaseLoad final : public engine::PrefixLoad {
  public:
-  LeaseLoad(std::shared_ptr<KvFetch> fetch, engine::KvPool& pool, std::uint32_t blocks)
-      : fetch_(std::move(fetch)), pool_(pool), blocks_(blocks) {}
+  LeaseLoad(std::shared_ptr<KvFetch> fetch, engine::KvPool& pool, std::uint32_t blocks,
+            KvConnectorCounters& counters)
+      : fetch_(std::move(fetch)), pool_(pool), blocks_(blocks), counters_(counters) {}
 
   std::uint32_t blocks() const override { return blocks_; }
 
@@ -51,6 +52,10 @@ class LeaseLoad final : public engine::PrefixLoad {
     if (right_ == 0) return 0;
     if (pkv_wait_layer(fetch_->lease(), layer, kCopyTimeoutUs, &valid) == PKV_TIMEOUT) valid = 0;
     right_ = std::min(right_, valid);
+    if (layer == 0) {
+      ++counters_.loads;
+      if (!ready(pool_.layout().layers - 1)) ++counters_.loads_overlapped;
+    }
     return right_;
   }
   void stop() override { fetch_ = nullptr; }
@@ -59,6 +64,7 @@ class LeaseLoad final : public engine::PrefixLoad {
   std::shared_ptr<KvFetch> fetch_;
   engine::KvPool& pool_;
   std::uint32_t blocks_;
+  KvConnectorCounters& counters_;
   std::uint32_t right_ = ~0U;
 };
 
@@ -193,7 +199,7 @@ std::shared_ptr<engine::PrefixLoad> KvConnector::prefix(const EngineRequest&,
   const std::uint32_t blocks = fetch->usable_blocks();
   if (blocks == 0 || blocks * kBlockTokens < options_.hit_tokens_min) return nullptr;
   counters_.hit_tokens += std::uint64_t{blocks} * kBlockTokens;
-  return std::make_shared<LeaseLoad>(std::move(fetch), engine_.pool(), blocks);
+  return std::make_shared<LeaseLoad>(std::move(fetch), engine_.pool(), blocks, counters_);
 }
 
 std::vector<std::uint32_t> KvConnector::window_depths(const engine::ComputedBlocks& c) const {
@@ -268,6 +274,10 @@ void KvConnector::computed(const engine::ComputedBlocks& c) {
   }
   ++counters_.offers_dropped;
   give_back(offer->blocks);
+}
+
+void KvConnector::observe_prefill(const engine::LonePrefill& pass, Duration took) {
+  prefill_.observe(Tokens(pass.context), Tokens(pass.fresh), took);
 }
 
 void KvConnector::give_back(std::span<const BlockId> blocks) {

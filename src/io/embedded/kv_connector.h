@@ -26,6 +26,7 @@
 #include <vector>
 
 #include <penstock_kv.h>
+#include "core/kvcache/load_model.h"
 #include "domain/engine.h"
 #include "engine/engine.h"
 
@@ -43,7 +44,10 @@ struct KvConnectorOptions {
 
 struct KvConnectorCounters {
   std::uint64_t acquires = 0;
-  std::uint64_t hit_tokens = 0;      // handed to the engine as prefixes
+  std::uint64_t hit_tokens = 0;  // handed to the engine as prefixes
+  std::uint64_t loads = 0;       // prefixes copied into the pool
+  // Of them, those whose layer 0 was being computed on before the last layer had arrived.
+  std::uint64_t loads_overlapped = 0;
   std::uint64_t offers = 0;          // calls of pkv_store
   std::uint64_t offers_dropped = 0;  // too much in flight
   std::uint64_t scopes_refused = 0;  // more scopes than kScopesMax
@@ -84,6 +88,8 @@ class KvConnector final : public engine::BlockSink {
   std::shared_ptr<engine::PrefixLoad> prefix(const EngineRequest& request,
                                              std::shared_ptr<KvFetch> fetch);
   void computed(const engine::ComputedBlocks& blocks) override;
+  // A pass that computed one prompt chunk only took so long.
+  void observe_prefill(const engine::LonePrefill& pass, Duration took);
   // Gives back blocks that the daemon has copied.
   void tend();
   bool connected() const { return pkv_connected(client_) != 0; }
@@ -117,6 +123,8 @@ class KvConnector final : public engine::BlockSink {
   std::unordered_map<std::string, std::uint32_t> roots_;  // by scope
   std::size_t held_ = 0;                                  // blocks held for the daemon
   KvConnectorCounters counters_;
+  // Seeded with nothing: until a prefill was seen, everything that is there is loaded.
+  kvcache::PrefillModel prefill_{PrefillCoefficients{}};
 
   std::atomic<bool> news_{false};
   std::mutex mutex_;
