@@ -85,7 +85,7 @@ void KvClient::State::try_connect() {
   input = FrameBuffer();
   descriptors.clear();
   ++connection;
-  (void)send(Hello{kProtocolVersion, "worker", options.name, ::getpid(), key_check});
+  (void)send(Hello{kKvProtocolVersion, "worker", options.name, ::getpid(), key_check});
 }
 
 void KvClient::State::read(std::vector<std::function<void()>>& calls) {
@@ -145,9 +145,9 @@ void KvClient::State::drop(std::string_view why, std::vector<std::function<void(
 
 void KvClient::State::handle(Welcome welcome) {
   up = false;
-  if (welcome.protocol_version != kProtocolVersion) {
+  if (welcome.protocol_version != kKvProtocolVersion) {
     failure = fmt::format("it speaks version {} of the protocol, not {}", welcome.protocol_version,
-                          kProtocolVersion);
+                          kKvProtocolVersion);
   } else if (descriptors.size() != 1) {
     failure = "its arena did not come with its welcome";
   } else if (Result<Mapping> mapping = map_to_read(descriptors[0].get(), welcome.arena_bytes);

@@ -22,7 +22,6 @@
 
 namespace penstock::kv {
 
-inline constexpr std::uint32_t kProtocolVersion = 1;
 inline constexpr std::size_t kFrameBytesMax = std::size_t{32} << 20;
 inline constexpr std::size_t kLayoutSlicesMax = 1U << 16;
 inline constexpr std::uint32_t kSliceBytesMax = 1U << 30;

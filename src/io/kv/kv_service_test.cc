@@ -156,7 +156,7 @@ class Raw {
     }
   }
   void hello() {
-    send(Hello{kProtocolVersion, "worker", "raw", ::getpid(),
+    send(Hello{kKvProtocolVersion, "worker", "raw", ::getpid(),
                kvcache::KeyChain(testing::test_secret()).key_check()});
     (void)expect<Welcome>();
   }
@@ -535,7 +535,7 @@ class Impostor {
     return out;
   }
   // Accepts a session, reads its hello and welcomes it.
-  void welcome(std::uint32_t version = kProtocolVersion) {
+  void welcome(std::uint32_t version = kKvProtocolVersion) {
     pollfd ready{listener_.get(), POLLIN, 0};
     REQUIRE(::poll(&ready, 1, 60'000) == 1);
     session_ = Descriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -665,7 +665,7 @@ TEST_CASE("a daemon that hangs or lies is survived") {
   }
   SUBCASE("another version is refused") {
     impostor.hang_up();
-    impostor.welcome(kProtocolVersion + 1);
+    impostor.welcome(kKvProtocolVersion + 1);
     CHECK(impostor.ended());
     CHECK_FALSE(engine.client->connected());
   }

@@ -32,7 +32,7 @@ Result<std::unique_ptr<KvSession>> KvSession::connect(const std::string& socket,
   if (!connected) return no_daemon(socket, connected.error().message);
   std::unique_ptr<KvSession> session(new KvSession);
   session->socket_ = std::move(*connected);
-  TRY_STATUS(session->send(Hello{.protocol_version = kProtocolVersion,
+  TRY_STATUS(session->send(Hello{.protocol_version = kKvProtocolVersion,
                                  .role = std::move(role),
                                  .name = std::move(name),
                                  .process_id = ::getpid(),
