@@ -93,6 +93,7 @@ std::optional<HostBlock> HostTier::begin_fill(const BlockInfo& info, std::uint64
   entry.bytes = bytes;
   entry.generation = ++last_generation_;
   entry.state = HostState::kFilling;
+  entry.refused = MissReason::kNone;
   ++counts_.filling;
   link(slot);
   return HostBlock{slot, last_generation_};  // link() may have moved the entries
@@ -291,7 +292,7 @@ void HostTier::remove(std::uint32_t slot, MissReason reason, Instant now, HostRe
   HostEntry& entry = nodes_[slot].entry;
   ENSURE(entry.children == 0);
   if (entry.state == HostState::kSealed) {
-    removals.push_back({entry.info.name, reason, entry.bytes, now - entry.used_at,
+    removals.push_back({entry.info.name, reason, entry.refused, entry.bytes, now - entry.used_at,
                         entry.info.ttl_class, entry.info.tenant});
     --counts_.blocks;
     counts_.bytes -= entry.bytes;

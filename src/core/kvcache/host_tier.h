@@ -52,6 +52,7 @@ struct HostEntry {
   std::uint64_t generation = 0;
   HostState state = HostState::kAbsent;
   bool corrupt = false;
+  MissReason refused = MissReason::kNone;  // why the lower tier did not take it, when it did not
   std::uint32_t pins = 0;
   std::uint32_t holds = 0;
   std::uint32_t children = 0;  // filling or sealed blocks whose parent this is
@@ -62,6 +63,7 @@ struct HostEntry {
 struct HostRemoval {
   BlockName name;
   MissReason reason = MissReason::kNone;
+  MissReason refused = MissReason::kNone;  // by the lower tier
   std::uint64_t bytes = 0;
   Duration idle{};  // since its last use
   TtlClass ttl_class = 0;
@@ -113,6 +115,8 @@ class HostTier {
   void unpin(HostBlock block);
   void hold(HostBlock block);
   void unhold(HostBlock block);
+  // The lower tier's answer when the block was offered.
+  void set_refused(HostBlock block, MissReason reason) { node(block).entry.refused = reason; }
   // All blocks of one use get one tick.
   std::uint64_t next_tick() { return ++last_tick_; }
   void touch(HostBlock block, std::uint64_t tick, Instant now);

@@ -232,7 +232,7 @@ TEST_CASE("explain: each block has the tier it came from, or the reason it misse
     f.settle();
     CHECK(f.explain("request-1") == R"([{"first_block":0,"blocks":1,"missed":"corrupt"}])");
   }
-  SUBCASE("evicted from memory, not on disk") {
+  SUBCASE("evicted from memory, kept out of the disk") {
     f.disk.verdict = [](auto, const BlockName&) { return MissReason::kNotAdmitted; };
     f.store(1, 5, 0, 1);
     for (std::uint64_t chain = 10; chain < 20; ++chain) {
@@ -241,7 +241,17 @@ TEST_CASE("explain: each block has the tier it came from, or the reason it misse
     }
     f.acquire(1, 1, 5, 1);
     const std::string runs = f.explain("request-1");
-    CHECK(runs.find(R"("missed":"evicted_host")") != std::string::npos);
+    CHECK(runs.find(R"("missed":"not_admitted")") != std::string::npos);
+  }
+  SUBCASE("evicted from memory, and the disk failed") {
+    f.disk.verdict = [](auto, const BlockName&) { return MissReason::kIoError; };
+    f.store(1, 5, 0, 1);
+    for (std::uint64_t chain = 10; chain < 20; ++chain) {
+      f.store(1, chain, 0, 7);
+      f.settle();
+    }
+    f.acquire(1, 1, 5, 1);
+    CHECK(f.explain("request-1").find(R"("missed":"evicted_host")") != std::string::npos);
   }
   SUBCASE("another scope, another build") {
     f.describe_root(5, "tenant:a", "nano bf16");

@@ -4,6 +4,19 @@
 
 namespace penstock::service {
 
+namespace {
+
+// Why nobody holds a block that left memory: being kept out of the disk says more than that memory
+// was needed.
+MissReason cause(const kvcache::HostRemoval& removal) {
+  const bool was_kept_out =
+      removal.refused == MissReason::kNotAdmitted || removal.refused == MissReason::kEvictedShare;
+  return removal.reason == MissReason::kEvictedHost && was_kept_out ? removal.refused
+                                                                    : removal.reason;
+}
+
+}  // namespace
+
 Holdings::Holdings(std::span<std::byte> arena, BlockTier* disk, EventLog& log,
                    KvStatistics& statistics, std::size_t history_max)
     : arena_(arena),
@@ -129,7 +142,7 @@ void Holdings::tell(const kvcache::HostRemovals& removals, TierNow now) {
     TenantUse& use = statistics_.of(removal.ttl_class, removal.tenant);
     --use.host_blocks;
     use.host_bytes -= removal.bytes;
-    if (!on_disk(removal.name)) history_.note(removal.name, removal.reason, now.wall);
+    if (!on_disk(removal.name)) history_.note(removal.name, cause(removal), now.wall);
     evicted_ = true;
   }
 }

@@ -44,6 +44,7 @@ void WriteThrough::finish() {
     held_bytes_ -= host.at(block).bytes;
     ++at(statistics_.writes_ended, reason);
     const BlockName name = host.at(block).info.name;
+    host.set_refused(block, reason);
     if (reason == MissReason::kNone) {
       holdings_.written_to_disk(name);
       // It was found to be corrupt while it was written: so is what was written.
