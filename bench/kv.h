@@ -10,4 +10,10 @@ namespace penstock::bench {
 // Keys of a long prompt and its match against a large index; no I/O.
 Result<std::vector<Figure>> kv_match_figures(const Options&);
 
+// Host memory and the socket of a daemon in another process.
+Result<std::vector<Figure>> kv_host_figures(const Options&);
+
+// Time to first token with hits from memory and disk, against cold.
+Result<std::vector<Figure>> kv_first_token_figures(const Options&);
+
 }  // namespace penstock::bench

@@ -1,0 +1,346 @@
+// `penstock bench kv`, host memory: a daemon in another process, an engine's client in this one.
+//
+// Get: leases of 64 blocks of 1 MiB, as an engine would use them (acquire, copy to the pool and
+// verify, release), over 512 MiB, against memcpy of as many blocks from other shared memory to the
+// same pool. Look-ups: frames of 32 names from this process, with a few under way at once, as
+// clients that serve several requests have. Match: 2,048 keys and their answer, one at a time; the
+// 99th percentile is wall time, so other load on the machine shows in it.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "core/kvcache/key_chain.h"
+#include "io/files/files.h"
+#include "io/kv/arena.h"
+#include "io/kv/client.h"
+#include "io/kv/kv_codec.h"
+#include "io/kv/kv_server.h"
+#include "kv.h"
+
+namespace penstock::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint32_t kBlockTokens = 64;
+constexpr std::uint32_t kLayers = 16;
+constexpr std::uint32_t kSliceBytes = 65536;
+constexpr std::uint64_t kBlockBytes = std::uint64_t{kLayers} * kSliceBytes;
+constexpr std::uint32_t kBlocks = 512;  // stored; out of any cache
+constexpr std::uint32_t kLeaseBlocks = 64;
+constexpr std::size_t kLookupNames = 32;
+constexpr std::size_t kLookupsUnderWay = 8;
+constexpr std::size_t kMatchKeys = 2048;
+constexpr double kGetAim = 0.8;
+constexpr double kLookupsMin = 1e6;
+constexpr double kMatchMillisecondsMax = 1;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// A child process that runs the daemon; killed at the end of the scope.
+class Daemon {
+ public:
+  explicit Daemon(const std::string& socket) {
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    kv::KvServerOptions options;
+    options.socket = socket;
+    options.arena_bytes = (kBlocks + 8) * kBlockBytes;
+    options.daemon.epoch = 1;
+    options.daemon.key_check = kvcache::KeyChain(kv::KvClientOptions().secret).key_check();
+    options.daemon.classes = {{"default", std::chrono::hours(24)}};
+    if (const auto server = kv::KvServer::start(options, nullptr)) (*server)->run();
+    ::_exit(1);
+  }
+  ~Daemon() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+ private:
+  pid_t pid_;
+};
+
+struct Pool {
+  kv::Descriptor fd;
+  kv::Mapping mapping;
+};
+
+Result<Pool> make_pool(std::uint64_t bytes) {
+  Pool pool{kv::Descriptor(::memfd_create("bench-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING)), {}};
+  void* base = MAP_FAILED;
+  if (::ftruncate(pool.fd.get(), static_cast<off_t>(bytes)) == 0 &&
+      ::fcntl(pool.fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0) {
+    base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pool.fd.get(), 0);
+  }
+  if (base == MAP_FAILED) return fail(ErrorCode::kIo, "no shared memory for the bench's pool");
+  pool.mapping = kv::Mapping({static_cast<std::byte*>(base), bytes});
+  return pool;
+}
+
+std::vector<BlockKey> names(std::size_t count, std::uint64_t seed) {
+  std::vector<BlockKey> keys(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t words[2] = {checksum64(fmt::format("{} {}", seed, i)), i};
+    std::memcpy(keys[i].bytes.data(), words, sizeof words);
+  }
+  return keys;
+}
+
+class HostBench {
+ public:
+  static constexpr auto kWait = std::chrono::seconds(60);
+
+  HostBench(kv::KvClient& client, Pool& pool, std::uint32_t pool_number, std::uint32_t root)
+      : client_(client), pool_(pool), pool_number_(pool_number), root_(root) {}
+
+  // Fills blocks [0, kLeaseBlocks) and offers them once for each lease, as other chains.
+  Status store() {
+    const std::span<std::byte> memory = pool_.mapping.memory();
+    for (std::size_t at = 0; at < memory.size(); at += 8) {
+      const std::uint64_t word = at * 0x9e3779b97f4a7c15;
+      std::memcpy(memory.data() + at, &word, 8);
+    }
+    for (std::uint32_t lease = 0; lease < kBlocks / kLeaseBlocks; ++lease) {
+      chains_.push_back(names(kLeaseBlocks, lease));
+      std::vector<std::uint64_t> offsets;
+      for (std::uint64_t i = 0; i < std::uint64_t{kLeaseBlocks} * kLayers; ++i)
+        offsets.push_back(lease * kLeaseBlocks * kBlockBytes + i * kSliceBytes);
+      std::atomic<int> kept = -1;
+      TRY_STATUS(client_.store({pool_number_,
+                                root_,
+                                chains_.back(),
+                                0,
+                                kLeaseBlocks,
+                                offsets,
+                                {},
+                                {},
+                                "",
+                                "",
+                                [&](std::uint32_t n) {
+                                  kept = static_cast<int>(n);
+                                  kept.notify_all();
+                                }}));
+      kept.wait(-1);
+      if (kept != kLeaseBlocks) return fail(ErrorCode::kInternal, "blocks were not kept");
+    }
+    return {};
+  }
+
+  std::size_t leases() const { return chains_.size(); }
+
+  // Bytes a second of one lease, from acquire to release.
+  Result<double> get(std::uint32_t number) {
+    const std::vector<void*> to = places(number);
+    const auto begin = Clock::now();
+    std::atomic<int> news = 0;
+    kv::KvRequest request;
+    request.root = root_;
+    request.keys = chains_[number];
+    request.budget = kWait;
+    request.wake = [&] {
+      ++news;
+      news.notify_all();
+    };
+    TRY(kv::KvLease * lease, client_.acquire(std::move(request)));
+    for (int seen = 0; !client_.progress(*lease).final; seen = news)
+      news.wait(seen);
+    Status loaded = client_.load(*lease, kLeaseBlocks, to);
+    for (std::uint32_t layer = 0; loaded && layer < kLayers; ++layer) {
+      const auto result = client_.wait_layer(*lease, layer, kWait);
+      if (!result || !result->ready || result->valid != kLeaseBlocks) {
+        loaded = fail(ErrorCode::kDataLoss, "a block was not loaded");
+      }
+    }
+    client_.release(lease);
+    TRY_STATUS(loaded);
+    return static_cast<double>(kLeaseBlocks * kBlockBytes) / seconds_since(begin);
+  }
+
+  // The same blocks by memcpy.
+  double copy(std::uint32_t number, std::span<const std::byte> from) {
+    const auto begin = Clock::now();
+    for (std::uint64_t block = number * kLeaseBlocks; block < (number + 1) * kLeaseBlocks;
+         ++block) {
+      std::memcpy(pool_.mapping.memory().data() + block * kBlockBytes,
+                  from.data() + block * kBlockBytes, kBlockBytes);
+    }
+    return static_cast<double>(kLeaseBlocks * kBlockBytes) / seconds_since(begin);
+  }
+
+ private:
+  std::vector<void*> places(std::uint32_t lease) const {
+    std::vector<void*> out;
+    for (std::uint64_t i = 0; i < std::uint64_t{kLeaseBlocks} * kLayers; ++i)
+      out.push_back(pool_.mapping.memory().data() + lease * kLeaseBlocks * kBlockBytes +
+                    i * kSliceBytes);
+    return out;
+  }
+
+  kv::KvClient& client_;
+  Pool& pool_;
+  std::uint32_t pool_number_;
+  std::uint32_t root_;
+  std::vector<std::vector<BlockKey>> chains_;
+};
+
+// A session of its own for look-ups: frames are made before, answers are decoded.
+class Asker {
+ public:
+  static Result<Asker> open(const std::string& socket) {
+    TRY(kv::Descriptor fd, kv::connect_to(socket));
+    Asker asker(std::move(fd));
+    kv::Hello hello;
+    hello.protocol_version = kv::kKvProtocolVersion;
+    hello.role = "tool";
+    std::string frame;
+    TRY_STATUS(kv::append_frame(hello, frame));
+    TRY_STATUS(asker.send(frame));
+    TRY_STATUS(asker.answer());
+    return asker;
+  }
+  Status send(std::string_view frame) {
+    output_.push(frame);
+    for (;;) {
+      TRY(const bool sent, output_.flush(socket_.get()));
+      if (sent) return {};
+      wait(POLLOUT);
+    }
+  }
+  // Waits for one message.
+  Status answer() {
+    for (;;) {
+      TRY(const auto frame, input_.next());
+      if (frame)
+        return kv::decode_daemon(*frame).has_value()
+                   ? Status()
+                   : fail(ErrorCode::kDataLoss, "an answer that is no message");
+      TRY(const auto got, kv::receive(socket_.get(), input_.reserve(65536), 65536, descriptors_));
+      if (!got) {
+        wait(POLLIN);
+      } else if (*got == 0) {
+        return fail(ErrorCode::kUnavailable, "the KV daemon ended the session");
+      } else {
+        input_.commit(*got);
+      }
+    }
+  }
+
+ private:
+  explicit Asker(kv::Descriptor fd) : socket_(std::move(fd)) {}
+  void wait(short events) const {
+    pollfd ready{socket_.get(), events, 0};
+    ::poll(&ready, 1, 1000);
+  }
+  kv::Descriptor socket_;
+  kv::SendQueue output_;
+  kv::FrameBuffer input_;
+  std::vector<kv::Descriptor> descriptors_;
+};
+
+std::string lookup_frame(std::size_t count, std::uint64_t seed) {
+  kv::Lookup message{1, {}};
+  for (const BlockKey& key : names(count, seed))
+    message.names.push_back({key, KvGroup::kHistory});
+  std::string frame;
+  (void)kv::append_frame(message, frame);
+  return frame;
+}
+
+Result<double> lookups_per_second(Asker& asker, std::size_t rounds) {
+  const std::string frame = lookup_frame(kLookupNames, 1);
+  const auto begin = Clock::now();
+  std::string burst;
+  for (std::size_t i = 0; i < kLookupsUnderWay / 2; ++i)
+    burst += frame;
+  TRY_STATUS(asker.send(burst));
+  for (std::size_t round = 0; round < rounds; ++round) {
+    TRY_STATUS(asker.send(burst));
+    for (std::size_t i = 0; i < kLookupsUnderWay / 2; ++i)
+      TRY_STATUS(asker.answer());
+  }
+  for (std::size_t i = 0; i < kLookupsUnderWay / 2; ++i)
+    TRY_STATUS(asker.answer());
+  const std::size_t frames = (rounds + 1) * kLookupsUnderWay / 2;
+  return static_cast<double>(frames * kLookupNames) / seconds_since(begin);
+}
+
+Result<double> match_p99_milliseconds(Asker& asker, std::size_t rounds) {
+  const std::string frame = lookup_frame(kMatchKeys, 2);
+  std::vector<double> times;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const auto begin = Clock::now();
+    TRY_STATUS(asker.send(frame));
+    TRY_STATUS(asker.answer());
+    times.push_back(seconds_since(begin) * 1e3);
+  }
+  const auto at = static_cast<std::ptrdiff_t>(times.size() * 99 / 100);
+  std::ranges::nth_element(times, times.begin() + at);
+  return times[static_cast<std::size_t>(at)];
+}
+
+}  // namespace
+
+Result<std::vector<Figure>> kv_host_figures(const Options& options) {
+  TRY(const TemporaryDirectory folder, TemporaryDirectory::make("penstock-bench-kv"));
+  const std::string socket = folder.path() + "/kvd.sock";
+  const Daemon daemon(socket);  // before this process has threads
+  kv::KvClientOptions client_options;
+  client_options.socket = socket;
+  client_options.name = "bench";
+  client_options.backoff_max = std::chrono::milliseconds(50);
+  TRY(Pool pool, make_pool(kBlocks * kBlockBytes));
+  TRY(const auto source, make_pool(kBlocks * kBlockBytes));
+  TRY(const auto client, kv::KvClient::open(std::move(client_options)));
+  TRY(const std::uint32_t pool_number,
+      client->register_pool(
+          pool.fd.get(), pool.mapping.memory().size(),
+          {kBlockTokens, std::vector<std::uint32_t>(kLayers, kSliceBytes), {}, 0}));
+  TRY(const std::uint32_t root,
+      client->register_root(pool_number, {"w", "e", "f", "", "deployment", kBlockTokens}, "m"));
+  if (!client->wait_connected(HostBench::kWait)) {
+    return fail(ErrorCode::kUnavailable, "the bench's KV daemon did not start");
+  }
+  HostBench bench(*client, pool, pool_number, root);
+  TRY_STATUS(bench.store());
+  std::memset(source.mapping.memory().data(), 1, source.mapping.memory().size());
+
+  // Turn by turn and in short pieces, the best of which count, so that other load on the machine
+  // does not decide.
+  double get = 0;
+  double copy = 0;
+  for (int round = 0; round < (options.quick ? 5 : 20); ++round) {
+    for (std::uint32_t lease = 0; lease < bench.leases(); ++lease) {
+      TRY(const double speed, bench.get(lease));
+      get = std::max(get, speed);
+      copy = std::max(copy, bench.copy(lease, source.mapping.memory()));
+    }
+  }
+  TRY(Asker asker, Asker::open(socket));
+  const std::size_t rounds = options.quick ? 20'000 : 100'000;
+  TRY(const double lookups, lookups_per_second(asker, rounds));
+  TRY(const double match, match_p99_milliseconds(asker, options.quick ? 1000 : 10'000));
+  return std::vector<Figure>{
+      more_is_better("host tier get of 1 MiB, verified", get / 1e9, "GB/s", "memcpy", copy / 1e9,
+                     kGetAim),
+      at_least("look-ups from another process, by 32", lookups, "1/s", kLookupsMin),
+      at_most("match of 2,048 keys over the socket, p99", match, "ms", kMatchMillisecondsMax)};
+}
+
+}  // namespace penstock::bench
