@@ -29,7 +29,9 @@ DiskSlot* DiskIndex::find(const BlockName& name) {
 
 DiskSlot& DiskIndex::insert(const DiskSlot& slot) {
   Shard& shard = shards_[hash_of(slot.name()) >> kShardShift];
-  if ((shard.used + 1) * 10 > shard.slots.size() * 9) grow(shard);
+  const std::size_t slots = shard.slots.size();
+  // Small tables, whose memory does not matter, grow faster.
+  if ((shard.used + 1) * 10 > slots * 9) resize(shard, slots + slots / (slots < 256 ? 1 : 8) + 8);
   ++shard.used;
   ++size_;
   return place_in(shard, slot);
@@ -74,10 +76,16 @@ void DiskIndex::clear_shard(std::size_t number) {
   shard = Shard();
 }
 
-void DiskIndex::grow(Shard& shard) {
-  // Small tables, whose memory does not matter, grow faster.
-  const std::size_t size = shard.slots.size();
-  std::vector<DiskSlot> old(size + size / (size < 256 ? 1 : 8) + 8);
+void DiskIndex::reserve(std::size_t blocks) {
+  ENSURE(size_ == 0);
+  // Shards differ by chance; an eighth more than the mean leaves few that grow.
+  const std::size_t mean = blocks / kShards;
+  for (Shard& shard : shards_)
+    resize(shard, mean + mean / 8 + 8);
+}
+
+void DiskIndex::resize(Shard& shard, std::size_t slots) {
+  std::vector<DiskSlot> old(slots);
   old.swap(shard.slots);
   memory_bytes_ += (shard.slots.capacity() - old.capacity()) * sizeof(DiskSlot);
   for (const DiskSlot& slot : old) {

@@ -1,7 +1,7 @@
 // DiskIndex: where each block of the disk tier lies, in at most 40 bytes a block.
 //
 // Open addressing in 1024 shards by key. A slot takes 28 bytes; a shard is filled to 9/10 and then
-// grows by an eighth, so a block costs 31 to 36 bytes and growing stalls for one shard only (10,000
+// grows by an eighth, so a block costs 31 to 35 bytes and growing stalls for one shard only (10,000
 // slots at 10 M blocks, some 50 us). Collisions go Robin Hood: a slot is never nearer to its home
 // than one it displaced, so a miss ends as soon as nearer slots begin. Deletion shifts back; there
 // are no tombstones.
@@ -93,6 +93,8 @@ class DiskIndex {
   DiskSlot* find(const BlockName& name);
   // Precondition: its name is not there.
   DiskSlot& insert(const DiskSlot& slot);
+  // Makes room for this many blocks in an empty index, so that filling it does not grow it again.
+  void reserve(std::size_t blocks);
   // Precondition: `slot` came from find().
   void erase(DiskSlot* slot);
 
@@ -139,7 +141,7 @@ class DiskIndex {
     return at >= from ? at - from : at + shard.slots.size() - from;
   }
   static DiskSlot& place_in(Shard& shard, DiskSlot slot);
-  void grow(Shard& shard);
+  void resize(Shard& shard, std::size_t slots);
 
   std::array<Shard, kShards> shards_;
   std::size_t size_ = 0;

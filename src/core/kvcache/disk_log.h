@@ -126,6 +126,7 @@ class DiskLog {
   // Recovery, before anything else: a segment that holds records; then its records. Of two copies
   // of a block the one of the later sequence is kept. False: expired, do not read it.
   bool restore_segment(std::uint32_t segment, const SegmentHeader& header, UnixSeconds now);
+  void reserve(std::size_t blocks) { index_.reserve(blocks); }  // before the first restore()
   void restore(std::uint32_t segment, const DirectoryEntry& entry);
   // Ends it: sealed, or open again with this many units used when its class has no open segment
   // and its slice runs. Returns the state.

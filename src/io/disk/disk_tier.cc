@@ -43,8 +43,7 @@ DiskTier::DiskTier(DiskTierOptions options, std::unique_ptr<SegmentIo> io, TierN
 
 DiskTier::~DiskTier() {
   // Buffers of callers are still the device's; nothing new is begun but what completions begin.
-  while (io_->in_flight() > 0)
-    io_->wait();
+  drain();
 }
 
 void DiskTier::notice(DiskNotice level, const std::string& text) const {

@@ -7,8 +7,9 @@
 // there. A segment that is full gets its footer, then fdatasync. A segment that goes has its kept
 // blocks read, verified and written again through the same path.
 //
-// Recovery reads header and footer of each segment, 64 at a time; segments without a valid footer
-// are read whole, each record verified, and go on being written where they stopped.
+// Recovery reads header and trailer of each segment, then the directories, 64 at a time; segments
+// without a valid footer are read as far as there are records, each record verified, and go on
+// being written where they stopped.
 //
 // What survives: kill -9, every acknowledged block. Power loss: every sealed segment; of open ones
 // what the device had written; anything torn fails its checksum and is a miss. Marks and heat are
@@ -143,9 +144,9 @@ class DiskTier final : public BlockTier {
   void read_whole(std::uint32_t segment, std::uint64_t offset, std::span<std::byte> to,
                   std::move_only_function<void(bool read)> done);
   void header_read(const SegmentFile& file, std::span<const std::byte> unit);
-  void tail_read(const SegmentFile& file, std::span<const std::byte> tail);
-  void restore_directory(const SegmentFile& file, const kvcache::Trailer& trailer,
-                         std::span<const std::byte> directory);
+  void trailer_read(const SegmentFile& file, std::span<const std::byte> unit);
+  void read_directories();
+  void drain();
   void scan(const SegmentFile& file);
   void scan_records(std::uint32_t segment, std::span<std::byte> bytes, bool last,
                     ScanPosition& position, std::vector<kvcache::DirectoryEntry>& directory);
@@ -165,7 +166,9 @@ class DiskTier final : public BlockTier {
   std::optional<Reclaiming> reclaiming_;
   std::vector<std::move_only_function<void()>> finished_;  // callbacks for the end of poll()
   bool polling_ = false;                                   // reads are delivered as they come
-  std::vector<SegmentFile> scans_;                         // recovery: without a valid footer
+  // Recovery: segments with a valid trailer, and those without a footer.
+  std::vector<std::pair<SegmentFile, kvcache::Trailer>> directories_;
+  std::vector<SegmentFile> scans_;
   std::int64_t expiry_checked_ = -1;
   std::int64_t errors_since_ = 0;
   std::uint32_t errors_recent_ = 0;

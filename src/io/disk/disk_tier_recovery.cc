@@ -16,7 +16,6 @@ using kvcache::SegmentState;
 namespace {
 
 constexpr std::size_t kReadsAtOnce = 64;
-constexpr std::uint64_t kTailBytes = 128 * 1024;  // footers of blocks of 28 KiB and more fit whole
 constexpr std::uint64_t kScanBytes = 2 * 1024 * 1024;  // of one read
 constexpr std::uint64_t kScanReads = 4;                // at once
 
@@ -68,12 +67,11 @@ void DiskTier::recover() {
       log_.mark_bad(file.number, MissReason::kIoError);
     });
   }
-  while (io_->in_flight() > 0)
-    io_->wait();
+  drain();
+  read_directories();
   for (const SegmentFile& file : std::exchange(scans_, {}))
     scan(file);
-  while (io_->in_flight() > 0)
-    io_->wait();
+  drain();
   if (!files.empty()) {
     notice(DiskNotice::kInfo,
            fmt::format("{} KV blocks in {} segments found on disk", log_.blocks(), files.size()));
@@ -107,41 +105,50 @@ void DiskTier::header_read(const SegmentFile& file, std::span<const std::byte> u
     scans_.push_back(file);
     return;
   }
-  const std::uint64_t tail_bytes = std::min(kTailBytes, whole);
-  AlignedBuffer tail(tail_bytes);
-  const auto to = tail.span();
-  read_whole(file.number, whole - tail_bytes, to, [this, file, tail = std::move(tail)](bool read) {
-    if (read) return tail_read(file, tail.span());
-    scans_.push_back(file);
-  });
-}
-
-void DiskTier::tail_read(const SegmentFile& file, std::span<const std::byte> tail) {
-  const auto trailer = kvcache::parse_trailer(tail.last(kUnitBytes), log_.epoch_of(file.number),
-                                              options_.log.segment_units);
-  if (!trailer) return scans_.push_back(file);
-  const std::size_t bytes = std::size_t{kvcache::directory_units_of(trailer->records)} * kUnitBytes;
-  if (bytes + kUnitBytes <= tail.size()) {
-    const auto directory = tail.subspan(tail.size() - kUnitBytes - bytes, bytes);
-    return restore_directory(file, *trailer, directory);
-  }
-  AlignedBuffer directory(bytes);
-  const auto to = directory.span();
-  const std::uint64_t end = std::uint64_t{options_.log.segment_units - 1} * kUnitBytes;
-  read_whole(file.number, end - bytes, to,
-             [this, file, trailer = *trailer, directory = std::move(directory)](bool read) {
-               if (read) return restore_directory(file, trailer, directory.span());
+  AlignedBuffer trailer(kUnitBytes);
+  const auto to = trailer.span();
+  read_whole(file.number, whole - kUnitBytes, to,
+             [this, file, trailer = std::move(trailer)](bool read) {
+               if (read) return trailer_read(file, trailer.span());
                scans_.push_back(file);
              });
 }
 
-void DiskTier::restore_directory(const SegmentFile& file, const kvcache::Trailer& trailer,
-                                 std::span<const std::byte> directory) {
-  const auto entries = kvcache::parse_directory(directory, trailer);
-  if (!entries) return scans_.push_back(file);
-  for (const kvcache::DirectoryEntry& entry : *entries)
-    log_.restore(file.number, entry);
-  log_.restored(file.number, trailer.used_units, true, now_.wall);
+void DiskTier::trailer_read(const SegmentFile& file, std::span<const std::byte> unit) {
+  const auto trailer =
+      kvcache::parse_trailer(unit, log_.epoch_of(file.number), options_.log.segment_units);
+  if (!trailer) return scans_.push_back(file);
+  directories_.emplace_back(file, *trailer);
+}
+
+void DiskTier::read_directories() {
+  std::size_t blocks = 0;
+  for (const auto& [file, trailer] : directories_)
+    blocks += trailer.records;
+  log_.reserve(blocks);
+  const std::uint64_t end = std::uint64_t{options_.log.segment_units - 1} * kUnitBytes;
+  for (const auto& [file, trailer] : directories_) {
+    while (io_->in_flight() >= kReadsAtOnce)
+      io_->wait();
+    AlignedBuffer directory(std::size_t{kvcache::directory_units_of(trailer.records)} * kUnitBytes);
+    const auto to = directory.span();
+    read_whole(file.number, end - to.size(), to,
+               [this, &file, &trailer, directory = std::move(directory)](bool read) {
+                 if (!read) return scans_.push_back(file);
+                 const auto entries = kvcache::parse_directory(directory.span(), trailer);
+                 if (!entries) return scans_.push_back(file);
+                 for (const kvcache::DirectoryEntry& entry : *entries)
+                   log_.restore(file.number, entry);
+                 log_.restored(file.number, trailer.used_units, true, now_.wall);
+               });
+  }
+  drain();
+  directories_ = {};
+}
+
+void DiskTier::drain() {
+  while (io_->in_flight() > 0)
+    io_->wait();
 }
 
 // Takes up the records of a segment that has no footer, piece by piece. A piece without any ends
@@ -163,8 +170,7 @@ void DiskTier::scan(const SegmentFile& file) {
         if (!read) std::ranges::fill(part, std::byte{0});
       });
     }
-    while (io_->in_flight() > 0)
-      io_->wait();
+    drain();
     const std::uint32_t before = position.used;
     scan_records(file.number, memory.span().first(end), end == bytes, position, filling.directory);
     if (position.used == before && !position.record_goes_on) break;
