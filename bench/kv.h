@@ -13,6 +13,9 @@ Result<std::vector<Figure>> kv_match_figures(const Options&);
 // Host memory and the socket of a daemon in another process.
 Result<std::vector<Figure>> kv_host_figures(const Options&);
 
+// Disk tier: transfers against a raw ring and fio, recovery, index memory.
+Result<std::vector<Figure>> kv_disk_figures(const Options&);
+
 // Time to first token with hits from memory and disk, against cold.
 Result<std::vector<Figure>> kv_first_token_figures(const Options&);
 
