@@ -69,14 +69,21 @@ constexpr std::array kTable = {
                 "Keeps the KV of prompts in host memory and on disk for the workers of this host.",
                 "penstock kvd --data-dir /var/lib/penstock --kv-host-memory 16GiB\n"},
     CommandInfo{
-        Command::kKv, "kv", "Operate", "stat | ls | explain REQUEST | verify | gc [--dry-run]", 2,
+        Command::kKv, "kv", "Operate",
+        "stat | ls | explain REQUEST | warm FILE | verify | gc [--dry-run] | flush", 2,
         "Look into the KV cache and look after it",
         "`stat` shows each tier, class and tenant; `ls` the scopes and builds that are held; "
         "`explain` "
-        "says for each block of a recent request where it was found or why not; `verify` checks "
-        "every checksum; `gc` removes what nobody can use any more.",
+        "says for each block of a recent request where it was found or why not; `warm` computes "
+        "the "
+        "prompt in a file (text, or the JSON body of a chat completion) through the API, so that "
+        "it "
+        "is kept; `verify` checks every checksum; `gc` removes what nobody can use any more; "
+        "`flush` "
+        "waits until all that was accepted is on disk.",
         "penstock kv stat\n"
         "penstock kv explain chatcmpl-123 --json\n"
+        "penstock kv warm system-prompt.json --url http://127.0.0.1:8080\n"
         "penstock kv verify\n"},
 };
 

@@ -12,6 +12,7 @@
 #include "app/gateway_shard.h"
 #include "app/ready.h"
 #include "app/stop_signal.h"
+#include "app/values.h"
 #include "io/files/files.h"
 #include "io/files/kv_secret.h"
 #include "io/telemetry/log.h"
@@ -61,6 +62,15 @@ Result<int> serve_http(const Options& options) {
   std::optional<ApiKeys> keys;
   if (!options.api_key_file.empty()) {
     TRY(keys, ApiKeys::load(options.api_key_file));
+    for (const auto& [name, cache_class] : keys->cache_classes()) {
+      if (find_assignment(options.kv_classes, cache_class) != nullptr) continue;
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: the key \"{}\" has the cache class \"{}\", which kv.classes does "
+                      "not have",
+                      options.api_key_file, name, cache_class),
+          "listen.api_keys");
+    }
   }
   AccessLog::Options log_options;
   log_options.path = options.access_log;

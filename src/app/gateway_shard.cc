@@ -73,7 +73,7 @@ http::ServerOptions server_options(const Options& options, std::uint16_t port) {
 // Keys of the prompts seen lately, at 272 bytes for 64 tokens.
 constexpr std::size_t kChainCacheBytesMax = std::size_t{64} << 20;
 
-gateway::CachePolicy cache_policy(const Options& options) {
+gateway::CachePolicy cache_policy(const Options& options, const ApiKeys* keys) {
   gateway::CachePolicy policy;
   policy.enabled = true;
   policy.scope = options.kv_scope == "deployment" ? gateway::CacheScope::kDeployment
@@ -81,6 +81,7 @@ gateway::CachePolicy cache_policy(const Options& options) {
                                                   : gateway::CacheScope::kTenant;
   for (const Assignment& c : options.kv_classes)
     policy.classes.push_back(c.name);
+  if (keys != nullptr) policy.key_classes = keys->cache_classes();
   return policy;
 }
 
@@ -134,7 +135,7 @@ struct GatewayShard::State {
     if (shared.kv_feed != nullptr) {
       kv_index.emplace(*shared.kv_feed, kChainCacheBytesMax);
       context.kv_index = &*kv_index;
-      context.cache = cache_policy(options);
+      context.cache = cache_policy(options, shared.keys);
     }
     if (shared.keys != nullptr) {
       context.authenticate = [keys = shared.keys](std::string_view key) {

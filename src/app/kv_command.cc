@@ -1,13 +1,16 @@
 // penstock kv: questions to the KV daemon of this host, and its upkeep.
 #include <fmt/format.h>
 #include <boost/json/object.hpp>
+#include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 
+#include "app/api_client.h"
 #include "app/commands.h"
 #include "app/console.h"
 #include "app/kv_report.h"
 #include "app/suggest.h"
 #include "core/kvcache/key_chain.h"
+#include "io/files/files.h"
 #include "io/files/kv_secret.h"
 #include "io/kv/kv_session.h"
 
@@ -34,7 +37,7 @@ Result<const KvQuestion*> find_question(const Options& options) {
     return fail(ErrorCode::kInvalidArgument,
                 "say what to do, such as `penstock kv stat`. See `penstock kv --help`");
   }
-  std::vector<std::string_view> names;
+  std::vector<std::string_view> names = {"warm"};
   for (const KvQuestion& question : kQuestions) {
     names.push_back(question.name);
     if (question.name != options.words[0]) continue;
@@ -52,9 +55,52 @@ Result<const KvQuestion*> find_question(const Options& options) {
                           did_you_mean(options.words[0], names)));
 }
 
+// The body of a request that computes a prompt and hardly anything else.
+Result<std::string> warming_body(const std::string& text, const std::string& model) {
+  boost::system::error_code error;
+  const boost::json::value value = boost::json::parse(text, error);
+  boost::json::object body;
+  if (!error && value.is_object() && value.get_object().contains("messages")) {
+    body = value.get_object();
+  } else {
+    body["messages"] = {{{"role", "user"}, {"content", text}}};
+  }
+  if (!body.contains("model")) body["model"] = model;
+  for (const char* ours : {"stream", "stream_options", "max_completion_tokens", "n"})
+    body.erase(ours);
+  body["max_tokens"] = 1;
+  return boost::json::serialize(body);
+}
+
+// Computes a prompt through the API, so that it is kept.
+Result<int> warm(const Options& options) {
+  if (options.words.size() != 2) {
+    return fail(ErrorCode::kInvalidArgument,
+                "give a file: `penstock kv warm FILE`. It holds the text of a prompt, or the JSON "
+                "body of a chat completion with its messages and tools");
+  }
+  TRY(const std::string text, read_file(options.words[1], Bytes(32 << 20)));
+  const ApiTarget target{options.url.empty() ? "http://127.0.0.1:8080" : options.url,
+                         key_from_environment(), options.ca_file, true};
+  TRY(const auto models, list_models(target));
+  if (models.empty()) return fail(ErrorCode::kModelNotFound, "the server lists no model");
+  TRY(const std::string body, warming_body(text, models[0]));
+  TRY(const std::string answer, complete(target, body));
+  boost::system::error_code error;
+  const boost::json::value parsed = boost::json::parse(answer, error);
+  const auto* const usage = error ? nullptr : parsed.as_object().if_contains("usage");
+  if (usage == nullptr) return fail(ErrorCode::kDataLoss, "the server's answer has no usage");
+  if (options.json) return print_data(pretty_json(boost::json::serialize(*usage)));
+  return print_data(fmt::format(
+      "{} tokens of prompt are kept; {} of them were there already",
+      usage->at("prompt_tokens").to_number<std::int64_t>(),
+      usage->at("prompt_tokens_details").at("cached_tokens").to_number<std::int64_t>()));
+}
+
 }  // namespace
 
 Result<int> run_kv(const Options& options) {
+  if (!options.words.empty() && options.words[0] == "warm") return warm(options);
   TRY(const KvQuestion* const question, find_question(options));
   TRY(const auto secret, read_kv_secret(options.kv_secret_file));
   TRY(const auto session,

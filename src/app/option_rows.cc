@@ -21,6 +21,7 @@ constexpr Commands kWorkerSide = commands(kServe, kWorker, kDoctor, kConfig, kEv
 constexpr Commands kModelUsers =
     commands(kServe, kGateway, kWorker, kDoctor, kConfig, kEval, kBench);
 constexpr Commands kClients = commands(kChat, kEval);
+constexpr Commands kUrlUsers = kClients | commands(kKv);
 using O = Options;
 
 constexpr std::array kTable = {
@@ -40,10 +41,12 @@ constexpr std::array kTable = {
                kPath, "Certificate chain (PEM); with --tls-key, serves HTTPS", ""},
     OptionInfo{"tls-key", "listen.tls_key", &O::tls_key, kGatewaySide, "FILE", "", 0, 0, "", kPath,
                "Private key of the certificate (PEM)", "Only its owner may be able to read it."},
-    OptionInfo{"api-key-file", "listen.api_keys", &O::api_key_file, kGatewaySide, "FILE", "", 0, 0,
-               "", kPath, "Only answer clients that present a key of this file",
-               "Lines of NAME KEY; the name goes into logs, the key is the client's bearer token. "
-               "Only its owner may be able to read the file. Without it only loopback is served."},
+    OptionInfo{
+        "api-key-file", "listen.api_keys", &O::api_key_file, kGatewaySide, "FILE", "", 0, 0, "",
+        kPath, "Only answer clients that present a key of this file",
+        "Lines of NAME KEY [class=CLASS]; the name goes into logs, the key is the client's bearer "
+        "token, CLASS the cache class of its requests. "
+        "Only its owner may be able to read the file. Without it only loopback is served."},
     OptionInfo{
         "data-dir", "data.dir", &O::data_dir, kBoth | commands(kKvd, kKv), "DIR", "auto", 0, 0, "",
         kPath, "Folder for everything that is kept",
@@ -167,9 +170,9 @@ constexpr std::array kTable = {
                kPath, "Write one JSON line per request to this file instead of stderr",
                "Never holds content of requests or answers, nor keys."},
 
-    OptionInfo{"url", "", &O::url, kClients, "URL", "", 0, 0, "", kPlain, "Server to talk to",
-               "chat: http://127.0.0.1:8080 when not given; eval: starts its own server."},
-    OptionInfo{"ca-file", "", &O::ca_file, kClients, "FILE", "", 0, 0, "", kPath,
+    OptionInfo{"url", "", &O::url, kUrlUsers, "URL", "", 0, 0, "", kPlain, "Server to talk to",
+               "chat, kv warm: http://127.0.0.1:8080 when not given; eval: starts its own server."},
+    OptionInfo{"ca-file", "", &O::ca_file, kUrlUsers, "FILE", "", 0, 0, "", kPath,
                "Trust the certificates in this file (PEM) instead of the system's", ""},
     OptionInfo{"model", "", &O::chat_model, commands(kChat), "NAME", "", 0, 0, "", kPlain,
                "Model to ask for; the server's first when not given", ""},

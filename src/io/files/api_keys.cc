@@ -43,7 +43,7 @@ std::string problem_of(std::string_view name, std::string_view key) {
   if (!is_name(name))
     return fmt::format("the name must be 1 to {} letters, digits, '.', '_' or '-'", kNameMax);
   if (key.find_first_of(kBlank) != std::string_view::npos)
-    return "expected two words, found more (a key has no spaces)";
+    return "expected NAME KEY [class=CLASS], found more (a key has no spaces)";
   if (key.size() < kKeyMin || key.size() > kKeyMax)
     return fmt::format(
         "the key of \"{}\" must have {} to {} characters; `openssl rand -hex 24` makes one", name,
@@ -74,7 +74,15 @@ Result<ApiKeys> ApiKeys::parse(std::string_view text, std::string_view path) {
     if (line.empty() || line.front() == '#') continue;
     const auto gap = std::min(line.find_first_of(kBlank), line.size());
     const auto name = line.substr(0, gap);
-    const auto key = trim(line.substr(gap));
+    auto key = trim(line.substr(gap));
+    constexpr std::string_view kClass = "class=";
+    std::string_view cache_class;
+    if (const auto last = key.find_last_of(kBlank);
+        last != std::string_view::npos && key.substr(last + 1).starts_with(kClass)) {
+      cache_class = key.substr(last + 1 + kClass.size());
+      key = trim(key.substr(0, last));
+      if (!is_name(cache_class)) return bad("class= needs the name of a cache class");
+    }
     if (const auto problem = problem_of(name, key); !problem.empty()) return bad(problem);
     if (keys.entries_.size() == kKeysMax) return bad(fmt::format("more than {} keys", kKeysMax));
     Entry entry{digest_of(key), std::string(name)};
@@ -83,6 +91,7 @@ Result<ApiKeys> ApiKeys::parse(std::string_view text, std::string_view path) {
       if (other.digest == entry.digest)
         return bad(fmt::format("\"{}\" has the same key as \"{}\"", name, other.name));
     }
+    if (!cache_class.empty()) keys.cache_classes_[entry.name] = cache_class;
     keys.entries_.push_back(std::move(entry));
   }
   if (keys.entries_.empty())

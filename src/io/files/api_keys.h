@@ -1,7 +1,8 @@
-// API keys: who may call, from a file of lines "NAME KEY".
+// API keys: who may call, from a file of lines "NAME KEY [class=CLASS]".
 //
 // Blank lines and lines that start with '#' are skipped. NAME goes into logs and metrics, KEY is
-// what the client sends as bearer token. Only SHA-256 digests of the keys stay in memory; a
+// what the client sends as bearer token, CLASS the cache class of its requests (docs/kv-cache.md).
+// Only SHA-256 digests of the keys stay in memory; a
 // presented key is hashed and compared with every digest without an early exit, so the time tells
 // nothing about how much of a key was right or which key it was.
 //
@@ -13,6 +14,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +33,8 @@ class ApiKeys {
   // About 30 ns a key on file plus one SHA-256.
   std::optional<std::string_view> lookup(std::string_view presented) const;
   std::size_t size() const { return entries_.size(); }
+  // Cache classes by name, of the keys that have one.
+  const std::map<std::string, std::string>& cache_classes() const { return cache_classes_; }
 
  private:
   using Digest = std::array<std::uint8_t, 32>;
@@ -39,6 +43,7 @@ class ApiKeys {
     std::string name;
   };
   std::vector<Entry> entries_;
+  std::map<std::string, std::string> cache_classes_;
 };
 
 }  // namespace penstock

@@ -85,11 +85,12 @@ TEST_CASE("a secret that others can read is refused with the remedy") {
 
 TEST_CASE("API keys are looked up by what the client presents") {
   const auto keys = ApiKeys::parse(
-      "# team keys\n\nci  sk-0123456789abcdef  \r\n\tops.eu\tsk-fedcba9876543210", "keys");
+      "# team keys\n\nci  sk-0123456789abcdef  \r\n\tops.eu\tsk-fedcba9876543210  class=agent", "keys");
   REQUIRE(keys);
   CHECK(keys->size() == 2);
   CHECK(keys->lookup("sk-0123456789abcdef") == "ci");
   CHECK(keys->lookup("sk-fedcba9876543210") == "ops.eu");
+  CHECK(keys->cache_classes() == std::map<std::string, std::string>{{"ops.eu", "agent"}});
   for (const auto* wrong : {"", "sk-0123456789abcde", "sk-0123456789abcdef0", "ci"})
     CHECK(!keys->lookup(wrong));
 }
@@ -104,7 +105,9 @@ TEST_CASE("a bad key file names the line and never the key") {
            Case{"", "holds no keys"},
            Case{"# only this\n", "holds no keys"},
            Case{"ci\n", "keys:1: expected two words"},
-           Case{"\nci " + key + " more\n", "keys:2: expected two words, found more"},
+           Case{"ci class=agent\n", "keys:1: the key of"},
+           Case{"ci " + key + " class=\n", "keys:1: class= needs"},
+           Case{"\nci " + key + " more\n", "keys:2: expected NAME KEY [class=CLASS], found more"},
            Case{"c/i " + key, "keys:1: the name must be"},
            Case{"ci short", "must have 16 to 512"},
            Case{"ci " + std::string(513, 'x'), "must have 16 to 512"},

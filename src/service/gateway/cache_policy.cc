@@ -41,6 +41,9 @@ Result<CacheHints> cache_hints(const CachePolicy& policy, const protocol::ChatRe
                   "cache_class");
     }
     hints.ttl_class = request.cache_class;
+  } else if (const auto of_key = policy.key_classes.find(record.key_name);
+             of_key != policy.key_classes.end()) {
+    hints.ttl_class = of_key->second;
   } else {
     const char* const usual = request.conversation.tools.empty() ? "chat" : "agent";
     if (is_known(usual)) hints.ttl_class = usual;

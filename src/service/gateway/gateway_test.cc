@@ -143,6 +143,12 @@ TEST_CASE("a request tells the KV cache who may share it and how long it is kept
     return std::optional<std::string>("acme-" + std::string(key));
   };
   CHECK(hints("", {{"Authorization", "Bearer k"}}).scope == "tenant:acme-k");
+  rig.context.cache.classes = {"default", "chat", "agent"};
+  rig.context.cache.key_classes = {{"acme-k", "agent"}};
+  CHECK(hints("", {{"Authorization", "Bearer k"}}).ttl_class == "agent");
+  CHECK(hints(R"(,"cache_class":"default")", {{"Authorization", "Bearer k"}}).ttl_class ==
+        "default");
+  CHECK(hints("", {{"Authorization", "Bearer j"}}).ttl_class == "chat");
 }
 
 TEST_CASE("a whole answer carries text and exact usage") {
