@@ -28,7 +28,7 @@ struct CachePolicy {
   bool enabled = false;
   CacheScope scope = CacheScope::kTenant;
   std::vector<std::string> classes;                // by name; the first is the default
-  std::map<std::string, std::string> key_classes;  // class by the name of an API key
+  std::map<std::string, std::string> key_classes = {};  // class by the name of an API key
 };
 
 Result<CacheHints> cache_hints(const CachePolicy& policy, const protocol::ChatRequest& request,
