@@ -426,6 +426,42 @@ TEST_CASE("a killed process's pins are dropped") {
   CHECK(daemon.server().counters().sessions_open == 1);
 }
 
+TEST_CASE("a process that holds too much in silence is ended") {
+  KvServerOptions options;
+  options.arena_bytes = std::uint64_t{2} << 20;
+  options.daemon.silence_max = std::chrono::milliseconds(10);
+  options.daemon.quarantine_share_max = 0.1;
+  TestDaemon daemon(options);
+  Engine engine(daemon, 100);
+  const auto keys = engine.keys(100, 1);
+  engine.pool.fill(0, 100, 1);
+  CHECK(engine.store(keys, 100) == 100);
+
+  kvcache::KeyChain chain(testing::test_secret());
+  const BlockKey root = *chain.root(fields());
+  std::string frames;
+  for (const ClientMessage& message : std::initializer_list<ClientMessage>{
+           Hello{kKvProtocolVersion, "worker", "mad", 1, chain.key_check()},
+           RegisterRoot{root, "tenant:a", "", plain_layout().spec()},
+           Acquire{1, root, keys, {}, 0, "", 0, 0, std::chrono::seconds(30)}}) {
+    REQUIRE(append_frame(message, frames));
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // The process that connects is the one that is ended.
+    const auto socket = connect_to(daemon.socket());
+    if (!socket || ::send(socket->get(), frames.data(), frames.size(), 0) < 0) ::_exit(1);
+    for (;;)
+      ::pause();
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGKILL);
+  CHECK(daemon.server().counters().kills == 1);
+  CHECK(engine.client->match(keys, kLong));  // nobody else was harmed
+}
+
 TEST_CASE("sessions that break the rules end, and nobody else notices") {
   TestDaemon daemon;
   Engine engine(daemon, 16);
