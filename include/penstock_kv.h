@@ -115,6 +115,9 @@ typedef struct pkv_request {
   uint64_t budget_us;        /* after it, what has arrived is all there is */
   void (*wake)(void* context); /* called when progress changed; may be null */
   void* wake_context;
+  /* What computing costs here, in seconds: base + token * fresh + pair * fresh * (context + fresh / 2). Loads that
+   * would take longer are left out (reason recompute_faster). All 0: not known, everything is loaded. */
+  double prefill_base, prefill_token, prefill_pair;
 } pkv_request;
 
 /* Starts the fetch. Never blocks; without a daemon the lease is final at once, with no blocks. */

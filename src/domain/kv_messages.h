@@ -61,6 +61,8 @@ struct Acquire {
   TtlClass ttl_class = 0;
   std::uint64_t tenant = 0;
   Duration budget{};  // after it, what has arrived is all there is
+  // What computing costs there: loads that would take longer are left out.
+  PrefillCoefficients prefill = {};
 };
 // The engine reads no more: pins are dropped, unfinished loads are nobody's.
 struct Release {

@@ -186,6 +186,10 @@ std::shared_ptr<KvFetch> KvConnector::fetch(const EngineRequest& request) {
   wanted.ttl_class = text_or_null(request.cache.ttl_class);
   wanted.budget_us = static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::microseconds>(budget).count());
+  const PrefillCoefficients& cost = prefill_.coefficients();
+  wanted.prefill_base = cost.base;
+  wanted.prefill_token = cost.per_token;
+  wanted.prefill_pair = cost.per_pair;
   wanted.wake = &KvConnector::on_news;
   wanted.wake_context = this;
   pkv_lease* lease = nullptr;

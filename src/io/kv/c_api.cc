@@ -224,6 +224,7 @@ pkv_status pkv_acquire(pkv_client* client, const pkv_request* request, pkv_lease
     out.tenant = tenant;
     out.ttl_class = ttl_class;
     out.budget = microseconds(request->budget_us);
+    out.prefill = {request->prefill_base, request->prefill_token, request->prefill_pair};
     if (request->wake != nullptr) {
       out.wake = [wake = request->wake, context = request->wake_context] { wake(context); };
     }

@@ -229,7 +229,8 @@ Result<KvLease*> KvClient::acquire(KvRequest request) {
                   std::move(request.request),
                   class_number(s.classes, request.ttl_class),
                   tenant_number(request.tenant),
-                  budget};
+                  budget,
+                  request.prefill};
   if (lease->pool->layout.window_tokens > 0) {
     for (std::uint32_t depth = 0; depth < lease->keys.size(); ++depth)
       message.windows.push_back(depth);
@@ -385,6 +386,8 @@ Status KvClient::store(const KvStore& store) {
     return fail(ErrorCode::kOverloaded, "too many bytes are being stored");
   }
   TRY_STATUS(s.send(message));
+  // The link's thread looks at how long a store takes as long as there is one.
+  if (s.stores.empty()) s.link_event.wake();
   s.store_bytes += pending.bytes;
   pending.done = store.done ? store.done : [](std::uint32_t) {};
   s.stores.emplace(message.number, std::move(pending));

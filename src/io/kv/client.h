@@ -45,6 +45,9 @@ struct KvClientOptions {
   std::function<void(std::string_view)> log;
   std::size_t store_bytes_max = std::size_t{256} << 20;
   std::size_t output_bytes_max = std::size_t{64} << 20;
+  // Without an answer to a store, or without taking what it is sent, the daemon counts as hung: the
+  // connection is ended, so that the engine gets its memory back.
+  Duration store_time_max = std::chrono::seconds(10);
   Duration backoff_min = std::chrono::milliseconds(20);
   Duration backoff_max = std::chrono::seconds(1);
 };
@@ -72,6 +75,7 @@ struct KvRequest {
   std::string_view tenant;
   std::string_view ttl_class;
   Duration budget{};
+  PrefillCoefficients prefill;
   std::function<void()> wake;
 };
 

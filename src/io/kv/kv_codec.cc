@@ -172,6 +172,9 @@ void set(const Acquire& in, wire::ClientFrame& frame) {
   out.set_ttl_class(in.ttl_class);
   out.set_tenant(in.tenant);
   out.set_budget_ns(static_cast<std::uint64_t>(std::max<std::int64_t>(0, in.budget.count())));
+  out.set_prefill_base(in.prefill.base);
+  out.set_prefill_per_token(in.prefill.per_token);
+  out.set_prefill_per_pair(in.prefill.per_pair);
 }
 
 void set(const Release& in, wire::ClientFrame& frame) {
@@ -381,6 +384,10 @@ Result<ClientMessage> decode(const wire::Acquire& in) {
   out.ttl_class = static_cast<TtlClass>(in.ttl_class());
   out.tenant = in.tenant();
   out.budget = Duration(static_cast<std::int64_t>(in.budget_ns()));
+  out.prefill = {in.prefill_base(), in.prefill_per_token(), in.prefill_per_pair()};
+  for (const double cost : {out.prefill.base, out.prefill.per_token, out.prefill.per_pair}) {
+    if (!(cost >= 0 && cost <= kPrefillSecondsMax)) return broken("an impossible cost of prefill");
+  }
   return out;
 }
 

@@ -26,6 +26,7 @@ inline constexpr std::size_t kFrameBytesMax = std::size_t{32} << 20;
 inline constexpr std::size_t kLayoutSlicesMax = 1U << 16;
 inline constexpr std::uint32_t kSliceBytesMax = 1U << 30;
 inline constexpr std::uint32_t kBlockTokensMax = 1U << 16;
+inline constexpr double kPrefillSecondsMax = 1e6;
 
 // Appends the frame, or frames, of `message` to `out`; on failure nothing is appended.
 Status append_frame(const ClientMessage& message, std::string& out);

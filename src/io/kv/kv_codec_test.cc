@@ -74,7 +74,8 @@ class Random {
                     text(),
                     static_cast<TtlClass>(below(256)),
                     word(),
-                    Duration(static_cast<std::int64_t>(word() >> 1))};
+                    Duration(static_cast<std::int64_t>(word() >> 1)),
+                    {0.5, 0.25, static_cast<double>(below(100))}};
         for (std::uint32_t i = 0; i < out.keys.size(); ++i)
           if (flag()) out.windows.push_back(i);
         return out;

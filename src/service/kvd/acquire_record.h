@@ -10,10 +10,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/kvcache/load_model.h"
 #include "domain/kv.h"
 
 namespace penstock::service {
@@ -29,6 +31,9 @@ struct AcquireRecord {
   std::vector<std::uint32_t> windows;  // depths served
   MissReason missing = MissReason::kNone;
   std::vector<BlockKey> missed;  // the blocks after the served ones, at most kMissedMax
+  // Load or recompute, with the numbers it was decided by; empty when all was in memory.
+  std::optional<kvcache::LoadDecision> decision;
+  Duration took{};  // until the lease was final
 };
 
 class AcquireRecords {

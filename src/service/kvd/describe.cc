@@ -158,6 +158,15 @@ json::object describe(const Inside& inside, const AcquireRecord& record) {
   object["blocks_served"] = record.served.size();
   object["ended_by"] = to_string(record.missing);
   object["windows"] = json::value_from(record.windows);
+  object["took_ms"] = 1e3 * seconds(record.took);
+  if (record.decision) {
+    const kvcache::LoadDecision& decision = *record.decision;
+    object["predicted"] = {{"hit_tokens", decision.hit.value},
+                           {"load_bytes", decision.bytes},
+                           {"load_ms", 1e3 * seconds(decision.load)},
+                           {"prefill_after_ms", 1e3 * seconds(decision.prefill_after)},
+                           {"prefill_without_ms", 1e3 * seconds(decision.prefill_without)}};
+  }
   json::array runs;
   const std::vector<Fate> all = fates(inside, record);
   for (std::size_t first = 0, next = 0; first < all.size(); first = next) {
@@ -206,42 +215,47 @@ std::optional<BlockKey> parse_key(std::string_view digits) {
 
 json::object describe_stat(const Inside& inside, const SessionNumbers& sessions) {
   const KvStatistics& statistics = inside.statistics;
-  return {{"host", host_stat(inside, sessions)},
-          {"disk", disk_stat(inside)},
-          {"acquires", json::object{{"count", statistics.acquires},
-                                    {"open_leases", inside.leases.open()},
-                                    {"ended_leases", statistics.leases_ended},
-                                    {"hit_blocks_host", statistics.hit_blocks_host},
-                                    {"hit_blocks_disk", statistics.hit_blocks_disk},
-                                    {"hit_windows", statistics.hit_windows},
-                                    {"hit_tokens", statistics.hit_tokens},
-                                    {"prefix_ended_by", counts(statistics.misses)}}},
-          {"loads", json::object{{"started", statistics.loads},
-                                 {"in_flight", inside.loads.in_flight()},
-                                 {"bytes", statistics.load_bytes},
-                                 {"ended", counts(statistics.loads_ended)}}},
-          {"stores", json::object{{"blocks", statistics.stored_blocks},
-                                  {"bytes", statistics.stored_bytes},
-                                  {"already_there", statistics.stored_already},
-                                  {"pending", inside.stores.pending()},
-                                  {"refused", counts(statistics.stores_refused)},
-                                  {"dropped", statistics.stores_dropped}}},
-          {"writes", json::object{{"queued", inside.writes.queued()},
-                                  {"in_flight", inside.writes.in_flight()},
-                                  {"ended", counts(statistics.writes_ended)},
-                                  {"dropped", statistics.writes_dropped}}},
-          {"disk_removals_told", counts(statistics.disk_removals)},
-          {"reports", json::object{{"count", statistics.reports},
-                                   {"confirmed", statistics.reports_confirmed}}},
-          {"sessions", json::object{{"open", sessions.sessions},
-                                    {"subscribers", sessions.subscribers},
-                                    {"silent", sessions.silent},
-                                    {"quarantined", statistics.sessions_quarantined},
-                                    {"killed", statistics.sessions_killed},
-                                    {"refused", statistics.sessions_refused}}},
-          {"events", json::object{{"next", inside.log.next()}, {"oldest", inside.log.first()}}},
-          {"capacity", capacity_stat(inside)},
-          {"tenants", tenant_stat(inside)}};
+  return {
+      {"host", host_stat(inside, sessions)},
+      {"disk", disk_stat(inside)},
+      {"acquires", json::object{{"count", statistics.acquires},
+                                {"open_leases", inside.leases.open()},
+                                {"ended_leases", statistics.leases_ended},
+                                {"hit_blocks_host", statistics.hit_blocks_host},
+                                {"hit_blocks_disk", statistics.hit_blocks_disk},
+                                {"hit_windows", statistics.hit_windows},
+                                {"hit_tokens", statistics.hit_tokens},
+                                {"prefix_ended_by", counts(statistics.misses)}}},
+      {"loads",
+       json::object{{"started", statistics.loads},
+                    {"in_flight", inside.loads.in_flight()},
+                    {"bytes", statistics.load_bytes},
+                    {"disk_bytes_per_second", inside.load_model.bytes_per_second(KvTier::kDisk)},
+                    {"decided", inside.load_model.loads()},
+                    {"slower_than_recompute", inside.load_model.loads_slower_than_recompute()},
+                    {"ended", counts(statistics.loads_ended)}}},
+      {"stores", json::object{{"blocks", statistics.stored_blocks},
+                              {"bytes", statistics.stored_bytes},
+                              {"already_there", statistics.stored_already},
+                              {"pending", inside.stores.pending()},
+                              {"refused", counts(statistics.stores_refused)},
+                              {"dropped", statistics.stores_dropped}}},
+      {"writes", json::object{{"queued", inside.writes.queued()},
+                              {"in_flight", inside.writes.in_flight()},
+                              {"ended", counts(statistics.writes_ended)},
+                              {"dropped", statistics.writes_dropped}}},
+      {"disk_removals_told", counts(statistics.disk_removals)},
+      {"reports",
+       json::object{{"count", statistics.reports}, {"confirmed", statistics.reports_confirmed}}},
+      {"sessions", json::object{{"open", sessions.sessions},
+                                {"subscribers", sessions.subscribers},
+                                {"silent", sessions.silent},
+                                {"quarantined", statistics.sessions_quarantined},
+                                {"killed", statistics.sessions_killed},
+                                {"refused", statistics.sessions_refused}}},
+      {"events", json::object{{"next", inside.log.next()}, {"oldest", inside.log.first()}}},
+      {"capacity", capacity_stat(inside)},
+      {"tenants", tenant_stat(inside)}};
 }
 
 json::object describe_roots(const Inside& inside, const std::optional<BlockKey>& after,

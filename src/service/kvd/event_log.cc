@@ -23,16 +23,25 @@ std::vector<kv::Event> EventLog::from(std::uint64_t number) const {
 
 void EventFeed::subscribe(kv::SessionId session, const kv::Subscribe& request) {
   Subscriber& subscriber = subscribers_[session];
-  const bool congested = subscriber.congested;
   subscriber = {};
-  subscriber.congested = congested;
+  subscriber.congested = congested_.contains(session);
   const bool known = request.epoch == epoch_ && request.after > 0 && request.after < log_.next() &&
                      request.after + 1 >= log_.first();
   subscriber.next = known ? request.after + 1 : log_.next();
   subscriber.snapshotting = !known;
 }
 
+void EventFeed::drop(kv::SessionId session) {
+  subscribers_.erase(session);
+  congested_.erase(session);
+}
+
 void EventFeed::set_congested(kv::SessionId session, bool congested) {
+  if (congested) {
+    congested_.insert(session);
+  } else {
+    congested_.erase(session);
+  }
   if (const auto found = subscribers_.find(session); found != subscribers_.end())
     found->second.congested = congested;
 }

@@ -17,6 +17,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -51,7 +52,8 @@ class EventFeed {
       : epoch_(epoch), log_(log), snapshot_(std::move(snapshot)) {}
 
   void subscribe(kv::SessionId session, const kv::Subscribe& request);
-  void drop(kv::SessionId session) { subscribers_.erase(session); }
+  void drop(kv::SessionId session);
+  // Also of a session that has not subscribed yet.
   void set_congested(kv::SessionId session, bool congested);
   // Sends what is new, but no snapshots.
   void flush(Outbox& outbox);
@@ -74,6 +76,7 @@ class EventFeed {
   const EventLog& log_;
   Snapshot snapshot_;
   std::map<kv::SessionId, Subscriber> subscribers_;
+  std::set<kv::SessionId> congested_;
 };
 
 }  // namespace penstock::service

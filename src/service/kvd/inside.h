@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "core/kvcache/load_model.h"
 #include "core/kvcache/reuse_distance.h"
 #include "service/kvd/leases.h"
 #include "service/kvd/stores.h"
@@ -37,6 +38,7 @@ struct Inside {
   const KvStatistics& statistics;
   const AcquireRecords& records;
   const kvcache::ReuseDistance& reuse;
+  const kvcache::LoadModel& load_model;
   const std::map<BlockKey, KnownRoot>& roots;
   const std::vector<TtlClassSpec>& classes;
 };

@@ -49,13 +49,13 @@ struct KvDaemon::State {
         arena(memory.arena()),
         log(options.event_history_max),
         holdings(arena, disk, log, statistics, options.history_max),
-        loads(holdings, statistics, options.loads_in_flight_max),
+        loads(holdings, statistics, load_model, options.loads_in_flight_max),
         writes(holdings, statistics),
-        leases(holdings, loads, writes, statistics, records),
+        leases(holdings, loads, writes, statistics, records, load_model),
         stores(memory, holdings, writes, statistics, options.stores_pending_max),
         feed(options.epoch, log, [this] { return holdings.snapshot(); }),
-        admin({holdings, log, loads, writes, leases, stores, statistics, records, reuse, roots,
-               options.classes}) {}
+        admin({holdings, log, loads, writes, leases, stores, statistics, records, reuse, load_model,
+               roots, options.classes}) {}
 
   // One overload per message; false: the session breaks the protocol and was sent away.
   void on(kv::SessionId id, Session& session, kv::Hello hello, TierNow now);
@@ -82,6 +82,7 @@ struct KvDaemon::State {
   KvStatistics statistics;
   EventLog log;
   Holdings holdings;
+  kvcache::LoadModel load_model{{}};
   Loads loads;
   WriteThrough writes;
   AcquireRecords records;

@@ -444,6 +444,62 @@ TEST_CASE("a store is written through, and once more offered on second use") {
   CHECK(f.disk.writes == 4);  // it is there now
 }
 
+TEST_CASE("what takes longer to load than to compute is left out, and explain has the numbers") {
+  struct Case {
+    const char* what;
+    double per_token;  // seconds to compute one
+    std::size_t served;
+    MissReason missing;
+  };
+  // Until a load was measured, the disk is taken to give 1 GB/s: 4 KiB in 4 us.
+  const Case cases[] = {
+      {"not known: load", 0, 6, MissReason::kNone},
+      {"computing is slow: load", 1e-3, 6, MissReason::kNone},
+      {"computing is fast: what is in memory", 1e-9, 2, MissReason::kRecomputeFaster},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.what);
+    DaemonFixture f;
+    f.connect(1);
+    f.connect(2, "tool");
+    f.store(1, 5, 0, 2);
+    f.put_on_disk(5, 2, 4);
+    f.id_of_next = 1;
+    kv::Acquire wanted = f.acquire_message(1, 5, 6);
+    wanted.prefill.per_token = c.per_token;
+    f.tell(1, wanted);
+    f.settle();
+    const LeaseView& lease = f.sessions[1].leases[1];
+    CHECK(lease.finals == 1);
+    CHECK(lease.history.size() == c.served);
+    CHECK(lease.missing == c.missing);
+    f.tell(2, kv::Admin{1, "explain", R"({"request":"request-1"})"});
+    const std::string answer = f.sessions[2].admin.back().json;
+    CHECK((answer.find("prefill_without_ms") != std::string::npos) == (c.per_token > 0));
+  }
+}
+
+TEST_CASE("with windows a load that is left out ends where a window is held") {
+  DaemonFixture f;
+  f.connect(1);
+  f.store(1, 5, 0, 2, {1});
+  f.put_on_disk(5, 2, 4);
+  f.put_on_disk(window(5, 5), 5, 5);
+  f.id_of_next = 1;
+  kv::Acquire wanted = f.acquire_message(1, 5, 6, std::chrono::seconds(1), {1, 5});
+  wanted.prefill.per_token = 1e-9;
+  f.tell(1, wanted);
+  f.settle();
+  CHECK(f.sessions[1].leases[1].history.size() == 2);
+  CHECK(f.sessions[1].leases[1].windows.contains(1));
+  wanted = f.acquire_message(2, 5, 6, std::chrono::seconds(1), {1, 5});
+  wanted.prefill.per_token = 1;
+  f.tell(1, wanted);
+  f.settle();
+  CHECK(f.sessions[1].leases[2].history.size() == 6);
+  CHECK(f.sessions[1].leases[2].windows.contains(5));
+}
+
 TEST_CASE("no more loads than allowed, in turns; all arrive") {
   KvDaemonOptions options;
   options.loads_in_flight_max = 3;

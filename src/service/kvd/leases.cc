@@ -26,6 +26,7 @@ void Leases::acquire(kv::SessionId session, kv::Acquire request, std::uint32_t b
   Lease& lease = entry->second;
   lease.request = std::move(request);
   lease.block_tokens = block_tokens;
+  lease.began = now.now;
   lease.deadline = now.now + std::clamp(lease.request.budget, Duration{}, kBudgetMax);
   deadlines_.emplace(lease.deadline, key);
   for (std::size_t depth = 0; depth < lease.request.keys.size(); ++depth) {
@@ -36,9 +37,52 @@ void Leases::acquire(kv::SessionId session, kv::Acquire request, std::uint32_t b
     }
     lease.history.push_back(part);
   }
+  decide(lease);
   choose_windows(key, lease);
   start_loads(key, lease, now);
   changed_.insert(key);
+}
+
+void Leases::decide(Lease& lease) {
+  const kv::Acquire& request = lease.request;
+  const auto on_disk = [](const Part& part) { return part.have == Have::kOnDisk; };
+  const auto first_on_disk = std::ranges::find_if(lease.history, on_disk);
+  if (request.prefill == PrefillCoefficients{} || first_on_disk == lease.history.end()) return;
+  const auto in_memory = static_cast<std::size_t>(first_on_disk - lease.history.begin());
+
+  // Where the hit could end: after each of some parts of what is on disk, or, with windows, where
+  // one is held.
+  const auto ends_here = [&](std::size_t blocks) {
+    if (!request.windows.empty()) {
+      const auto depth = static_cast<std::uint32_t>(blocks - 1);
+      const BlockName window{request.keys[depth], KvGroup::kWindow};
+      return std::ranges::binary_search(request.windows, depth) &&
+             (holdings_.find_sealed(window) || holdings_.on_disk(window));
+    }
+    const std::size_t part = std::max<std::size_t>(1, (lease.history.size() - in_memory) / 16);
+    return blocks == lease.history.size() || (blocks - in_memory) % part == 0;
+  };
+  std::vector<kvcache::ResumeCandidate> candidates;
+  kvcache::ResumeCandidate candidate;
+  std::vector<std::size_t> ends;
+  for (std::size_t blocks = 0; blocks <= lease.history.size(); ++blocks) {
+    if (blocks > 0 && on_disk(lease.history[blocks - 1])) {
+      const BlockName name{request.keys[blocks - 1], KvGroup::kHistory};
+      candidate.bytes[static_cast<std::size_t>(KvTier::kDisk)] +=
+          holdings_.disk()->size_of(name).value_or(0);
+    }
+    if (blocks == 0 || blocks < in_memory || !ends_here(blocks)) continue;
+    candidate.hit = Tokens(static_cast<std::int64_t>(blocks * lease.block_tokens));
+    candidates.push_back(candidate);
+    ends.push_back(blocks);
+  }
+  const auto prompt =
+      Tokens(static_cast<std::int64_t>(request.keys.size() * lease.block_tokens + 1));
+  lease.decision = model_.decide(prompt, candidates, kvcache::PrefillModel(request.prefill));
+  if (lease.decision->rest != MissReason::kRecomputeFaster) return;
+  const std::size_t keep = lease.decision->hit.value > 0 ? ends[lease.decision->candidate] : 0;
+  // What is in memory costs nothing.
+  cut(lease, std::max(keep, in_memory), MissReason::kRecomputeFaster);
 }
 
 BlockInfo Leases::info_of(const Lease& lease, std::size_t depth, KvGroup group) const {
@@ -219,6 +263,7 @@ void Leases::finish(const Key& key, Lease& lease, TierNow now) {
   lease.is_final = true;
   deadlines_.erase({lease.deadline, key});
   const kv::Acquire& request = lease.request;
+  if (lease.decision) model_.record(*lease.decision, now.now - lease.began);
   AcquireRecord record{request.request,
                        request.root,
                        request.tenant,
@@ -228,7 +273,9 @@ void Leases::finish(const Key& key, Lease& lease, TierNow now) {
                        {},
                        {},
                        lease.missing,
-                       {}};
+                       {},
+                       lease.decision,
+                       now.now - lease.began};
   std::vector<BlockName> path;
   const std::uint64_t tick = holdings_.host().next_tick();
   const auto use = [&](const BlockName& name, const Part& part) {

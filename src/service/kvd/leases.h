@@ -7,6 +7,9 @@
 // when a block of it failed (the prefix ends there, with that reason), or when its budget is over
 // (kTooSlow; what arrived later is sealed for others). After that it only holds pins.
 //
+// A block on disk is loaded when that is predicted to be faster than computing it: the engine says
+// what computing costs, LoadModel knows how fast the disk has been. Memory is always faster.
+//
 // Of the window depths that were asked for, those in memory are granted once the prefix covers
 // them. From disk only the deepest is loaded, and only when it lies deeper than those in memory: a
 // hit resumes at one point, the deepest.
@@ -27,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/kvcache/load_model.h"
 #include "port/block_tier.h"
 #include "service/kvd/acquire_record.h"
 #include "service/kvd/loads.h"
@@ -40,12 +44,13 @@ class Leases {
   static constexpr Duration kBudgetMax = std::chrono::minutes(1);  // larger ones are cut to it
 
   Leases(Holdings& holdings, Loads& loads, WriteThrough& writes, KvStatistics& statistics,
-         AcquireRecords& records)
+         AcquireRecords& records, kvcache::LoadModel& model)
       : holdings_(holdings),
         loads_(loads),
         writes_(writes),
         statistics_(statistics),
-        records_(records) {}
+        records_(records),
+        model_(model) {}
 
   bool contains(kv::SessionId session, kv::LeaseId lease) const {
     return leases_.contains({session, lease});
@@ -95,7 +100,9 @@ class Leases {
     std::size_t granted = 0;    // of it, sent; all of these are ready
     std::vector<Window> windows;
     MissReason missing = MissReason::kNone;  // of block history.size()
-    bool in_line = false;                    // stands in line_
+    Instant began;
+    std::optional<kvcache::LoadDecision> decision;  // when there was something to decide
+    bool in_line = false;                           // stands in line_
     bool is_final = false;
   };
 
@@ -103,6 +110,8 @@ class Leases {
   // Pins the block or waits for it, where it is in memory; kGone when it can't be had. `index` is
   // that of the part in its lease.
   Part look(const Key& key, const BlockInfo& info, std::size_t index);
+  // Leaves out the end of the prefix that takes longer to load than to compute.
+  void decide(Lease& lease);
   void choose_windows(const Key& key, Lease& lease);
   // Starts loads in order; stands in line when there are too many.
   void start_loads(const Key& key, Lease& lease, TierNow now);
@@ -124,6 +133,7 @@ class Leases {
   WriteThrough& writes_;
   KvStatistics& statistics_;
   AcquireRecords& records_;
+  kvcache::LoadModel& model_;
   std::map<Key, Lease> leases_;
   std::map<kv::SessionId, std::size_t> open_;    // leases by session, where there are any
   std::set<std::pair<Instant, Key>> deadlines_;  // of those not final

@@ -14,6 +14,7 @@ std::expected<HostBlock, MissReason> Loads::load(const BlockInfo& info, TierNow 
   const auto block = host.begin_fill(info, *bytes);
   ENSURE(block);
   host.hold(*block);
+  if (loads_.empty()) busy_since_ = now.now;
   loads_.emplace(*block, std::vector<LoadWaiter>{});
   unsubmitted_.push_back(*block);
   ++statistics_.loads;
@@ -39,6 +40,7 @@ void Loads::submit() {
 std::vector<LoadEnded> Loads::finish(TierNow now) {
   HostTier& host = holdings_.host();
   std::vector<LoadEnded> ended;
+  std::uint64_t bytes = 0;
   for (Report& report : std::exchange(*reports_, {})) {
     const auto load = loads_.find(report.block);
     ENSURE(load != loads_.end());
@@ -49,7 +51,7 @@ std::vector<LoadEnded> Loads::finish(TierNow now) {
     if (host.at(report.block).state == kvcache::HostState::kRetiring) {
       reason = MissReason::kParentGone;  // discarded with its ancestors while it was read
     } else if (reason == MissReason::kNone) {
-      statistics_.load_bytes += report.info.bytes();
+      bytes += report.info.bytes();
       holdings_.seal(report.block, std::move(report.info.slices), now);
     } else {
       holdings_.retire(report.block, reason, now);
@@ -58,6 +60,11 @@ std::vector<LoadEnded> Loads::finish(TierNow now) {
     ++at(statistics_.loads_ended, reason);
     ended.push_back({report.block, reason, std::move(load->second)});
     loads_.erase(load);
+  }
+  if (bytes > 0) {
+    statistics_.load_bytes += bytes;
+    model_.observe_load(KvTier::kDisk, bytes, now.now - busy_since_, now.now);
+    busy_since_ = now.now;
   }
   return ended;
 }

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/kvcache/load_model.h"
 #include "service/kvd/holdings.h"
 
 namespace penstock::service {
@@ -39,8 +40,13 @@ struct LoadEnded {
 
 class Loads {
  public:
-  Loads(Holdings& holdings, KvStatistics& statistics, std::size_t in_flight_max)
-      : holdings_(holdings), statistics_(statistics), in_flight_max_(in_flight_max) {}
+  // `model` learns how fast the disk delivers.
+  Loads(Holdings& holdings, KvStatistics& statistics, kvcache::LoadModel& model,
+        std::size_t in_flight_max)
+      : holdings_(holdings),
+        statistics_(statistics),
+        model_(model),
+        in_flight_max_(in_flight_max) {}
 
   bool full() const { return loads_.size() >= in_flight_max_; }
   std::size_t in_flight() const { return loads_.size(); }
@@ -68,7 +74,9 @@ class Loads {
 
   Holdings& holdings_;
   KvStatistics& statistics_;
+  kvcache::LoadModel& model_;
   std::size_t in_flight_max_;
+  Instant busy_since_{};  // while loads are under way: since then, or since the last ones ended
   std::map<HostBlock, std::vector<LoadWaiter>> loads_;
   std::vector<HostBlock> unsubmitted_;
   std::shared_ptr<Reports> reports_ = std::make_shared<Reports>();
