@@ -13,14 +13,15 @@ export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
 # Tests never reach for a core of somebody else's spinning thread.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help run build test test-clients unit asan tsan fuzz bench layers tidy format format-check docs clean
+.PHONY: help run build test test-clients unit asan tsan fuzz faults bench layers tidy format format-check docs clean
 
 help:
 	@sed -n '2,3p' Makefile | cut -c2-; echo; \
 	echo "  make test-clients   the OpenAI SDK (npm)       make tidy      clang-tidy"; \
 	echo "  make bench          all benches as JSON       make fuzz      fuzzers, FUZZ_SECONDS=$(FUZZ_SECONDS) each"; \
 	echo "  make asan | tsan    unit tests, sanitized     make format    clang-format in place"; \
-	echo "  make layers         include rules             make docs      generated documents"
+	echo "  make layers         include rules             make docs      generated documents"; \
+	echo "  make faults         1,000 kills, 200 flips, ... (docs/faults.md)"
 
 run: build
 	exec build/release/penstock serve --port $(PORT) --data-dir $(DATA_DIR)
@@ -51,6 +52,14 @@ fuzz:
 	tools/install_packages.sh test
 	tools/build.sh fuzz fuzzers
 	tools/fuzz.sh $(FUZZ_SECONDS)
+
+# The long forms; `make test` runs the short ones.
+faults:
+	tools/install_packages.sh test
+	tools/build.sh release penstock kv_faults
+	build/release/tests/faults/kv_faults kills --rounds 1000
+	build/release/tests/faults/kv_faults scenes
+	build/release/tests/faults/kv_faults flips --flips 200
 
 test-clients: build
 	tests/clients/run.sh
