@@ -60,6 +60,7 @@ faults:
 	build/release/tests/faults/kv_faults kills --rounds 1000
 	build/release/tests/faults/kv_faults scenes
 	build/release/tests/faults/kv_faults flips --flips 200
+	tests/faults/serve_faults.py --binary build/release/penstock --kills 100 --conversations 6
 
 test-clients: build
 	tests/clients/run.sh
