@@ -16,7 +16,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 constexpr auto kAlivePeriod = std::chrono::seconds(1);
-constexpr int kLeasesPeriodMs = 100;
+constexpr auto kLeasesPeriod = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -59,14 +59,36 @@ void KvClient::State::step_link(std::vector<std::function<void()>>& calls) {
     (void)send(Alive{});
   }
   expire_leases(calls);
+  if (hangs()) drop("it has neither answered a store nor taken anything for too long", calls);
 }
 
 // Until the next attempt to connect, or the next look at leases.
 int KvClient::State::link_timeout_ms(bool has_socket) const {
-  if (has_socket) return leases.empty() ? -1 : kLeasesPeriodMs;
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(next_attempt - SteadyClock::now()).count();
+  auto next = next_attempt;
+  if (has_socket) {
+    next = SteadyClock::time_point::max();
+    const auto now = SteadyClock::now();
+    if (!leases.empty()) next = now + kLeasesPeriod;
+    // Before the first look at what is owed the times are old, and this ends at once.
+    if (!stores.empty()) next = std::min(next, answered_at + options.store_time_max);
+    if (!output.empty()) next = std::min(next, read_at + options.store_time_max);
+    if (next == SteadyClock::time_point::max()) return -1;
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - SteadyClock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000));
+}
+
+// Whether the daemon is stopped or stuck. Time counts from the first look after it began to owe
+// something.
+bool KvClient::State::hangs() {
+  const auto now = SteadyClock::now();
+  if (!owes_answers) answered_at = now;
+  if (!owes_reading || output.sent() != output_sent) read_at = now;
+  owes_answers = !stores.empty();
+  owes_reading = !output.empty();
+  output_sent = output.sent();
+  return (owes_answers && now - answered_at >= options.store_time_max) ||
+         (owes_reading && now - read_at >= options.store_time_max);
 }
 
 void KvClient::State::try_connect() {
@@ -126,6 +148,7 @@ void KvClient::State::drop(std::string_view why, std::vector<std::function<void(
   socket = Descriptor();
   up = false;
   output.clear();
+  owes_answers = owes_reading = false;
   arena.reset();
   pause = std::clamp(2 * pause, options.backoff_min, options.backoff_max);
   next_attempt = SteadyClock::now() + pause;
@@ -204,6 +227,7 @@ void KvClient::State::handle(Stored stored, std::vector<std::function<void()>>& 
   if (it == stores.end() || it->second.history.size() != stored.results.size()) {
     return drop("it stored what nobody offered", calls);
   }
+  answered_at = SteadyClock::now();
   PendingStore& pending = it->second;
   std::uint32_t kept = 0;
   for (std::size_t i = 0; i < stored.results.size(); ++i)

@@ -87,6 +87,7 @@ struct KvClient::State {
   void handle(Granted granted, std::vector<std::function<void()>>& calls);
   void handle(Stored stored, std::vector<std::function<void()>>& calls);
   void handle(LookupAnswer answer);
+  bool hangs();
   void expire_leases(std::vector<std::function<void()>>& calls);
   bool fits(const KvLease& lease, const Granted& granted) const;
   // With the mutex held.
@@ -127,6 +128,11 @@ struct KvClient::State {
   std::chrono::steady_clock::time_point next_attempt;
   std::chrono::steady_clock::time_point next_alive;
   Duration pause{};
+  // What the daemon owed at the last look: answers to stores, taking `output`; and since when
+  // nothing has come of it.
+  bool owes_answers = false, owes_reading = false;
+  std::chrono::steady_clock::time_point answered_at, read_at;
+  std::uint64_t output_sent = 0;
   std::string failure;           // last reason not to be connected, so that it is logged once
   bool up = false;               // welcomed
   std::uint64_t connection = 0;  // number of the present or last connection

@@ -535,6 +535,65 @@ TEST_CASE("who does not read is cut off") {
   CHECK(daemon.server().counters().slow_readers == 1);
 }
 
+// A disk that holds nothing but names.
+class ManyNames final : public BlockTier {
+ public:
+  explicit ManyNames(std::uint64_t count) : count_(count) {}
+  bool contains(const BlockName&) const override { return false; }
+  std::optional<std::uint32_t> size_of(const BlockName&) const override { return std::nullopt; }
+  void read(TierRead read) override { read.done(MissReason::kTierOff, {}); }
+  void write(TierWrite write) override { write.done(MissReason::kNotAdmitted); }
+  void touch(std::span<const BlockName>, TtlClass, TierNow) override {}
+  void remove(const BlockName&, MissReason) override {}
+  void poll(TierNow, std::vector<TierRemoval>&) override {}
+  int event_fd() const override { return -1; }
+  void for_each(const std::function<bool(const BlockName&, std::uint32_t)>& visit) const override {
+    BlockName name;
+    for (std::uint64_t i = 0; i < count_; ++i) {
+      std::memcpy(name.key.bytes.data(), &i, sizeof i);
+      if (!visit(name, 4096)) return;
+    }
+  }
+  TierStats stats() const override { return {}; }
+
+ private:
+  std::uint64_t count_;
+};
+
+TEST_CASE("a snapshot waits for its reader, also one that was slow before it subscribed") {
+  constexpr std::uint64_t kNames = 200'000;
+  int answers_unread = 0;
+  SUBCASE("it reads late") {}
+  SUBCASE("its socket was full before it subscribed") {
+    answers_unread = 8;
+  }
+  ManyNames disk(kNames);
+  KvServerOptions options;
+  options.output_bytes_max = std::size_t{1} << 20;  // the snapshot has 4 MB
+  TestDaemon daemon(options, &disk);
+  Raw reader(daemon);
+  reader.hello();
+  for (int i = 0; i < answers_unread; ++i)
+    reader.send(Lookup{1, std::vector<BlockName>(60'000)});
+  reader.send(Subscribe{});
+  // The daemon goes on a step with each answer; unread it must not send the whole snapshot.
+  Raw other(daemon);
+  other.hello();
+  for (std::uint64_t i = 0; i < 2 * kNames / 4096; ++i) {
+    other.send(Lookup{i, {}});
+    CHECK(other.expect<LookupAnswer>().number == i);
+  }
+  std::uint64_t events = 0;
+  for (bool over = false; !over;) {
+    const auto part = reader.expect<Events>();
+    CHECK(part.snapshot);
+    events += part.events.size();
+    over = part.snapshot_end;
+  }
+  CHECK(events == kNames);
+  CHECK(daemon.server().counters().slow_readers == 0);
+}
+
 TEST_CASE("nothing is written after a release") {
   TestDaemon daemon;
   const EngineLayout layout{kTokens, std::vector<std::uint32_t>(16, 65536), {}, 0};
@@ -598,6 +657,11 @@ class Impostor {
       REQUIRE((got && *got && **got > 0));
       input_.commit(**got);
     }
+  }
+  // Whether the client has shut its side, as of now.
+  bool hung_up() const {
+    pollfd state{session_.get(), POLLRDHUP, 0};
+    return ::poll(&state, 1, 0) == 1 && (state.revents & (POLLRDHUP | POLLHUP)) != 0;
   }
   bool ended() {
     for (;;) {
@@ -704,6 +768,48 @@ TEST_CASE("a daemon that hangs or lies is survived") {
     impostor.welcome(kKvProtocolVersion + 1);
     CHECK(impostor.ended());
     CHECK_FALSE(engine.client->connected());
+  }
+}
+
+TEST_CASE("a daemon that stops answering or reading loses the connection") {
+  Impostor impostor;
+  KvClientOptions options = impostor.client_options();
+  options.store_time_max = std::chrono::milliseconds(20);
+  Engine engine(options, 16);
+  impostor.welcome();
+  REQUIRE(engine.client->wait_connected(kLong));
+  const auto keys = engine.keys(8, 1);
+  for (int round = 0; round < 3; ++round) {
+    CAPTURE(round);
+    Signal news;
+    if (round < 2) {
+      // The memory is given back only after the socket was shut.
+      REQUIRE(engine.client->store({engine.pool_number,
+                                    engine.root,
+                                    keys,
+                                    0,
+                                    4,
+                                    engine.pool.offsets(0, 4),
+                                    {},
+                                    {},
+                                    "",
+                                    "",
+                                    [&](std::uint32_t kept) {
+                                      CHECK(impostor.hung_up());
+                                      news.set(kept);
+                                    }}));
+      CHECK(news.wait() == 0);
+    } else {
+      const std::vector<BlockKey> many(60'000, keys[0]);  // more than a socket takes
+      KvLease* lease = engine.acquire(many, &news);
+      news.wait_until([&] { return engine.client->progress(*lease).final; });
+      CHECK(engine.client->progress(*lease).missing == MissReason::kNoDaemon);
+      engine.client->release(lease);
+    }
+    CHECK(impostor.ended());
+    impostor.hang_up();
+    impostor.welcome();
+    REQUIRE(engine.client->wait_connected(kLong));
   }
 }
 

@@ -155,6 +155,7 @@ Result<bool> SendQueue::flush(int socket) {
     part.descriptor = -1;
     part.sent += static_cast<std::size_t>(n);
     bytes_ -= static_cast<std::size_t>(n);
+    sent_ += static_cast<std::size_t>(n);
     if (part.sent == part.bytes.size()) parts_.pop_front();
   }
   return true;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
@@ -65,6 +66,7 @@ class SendQueue {
   Result<bool> flush(int socket);
   std::size_t bytes() const { return bytes_; }
   bool empty() const { return parts_.empty(); }
+  std::uint64_t sent() const { return sent_; }  // bytes taken by sockets, ever
   void clear();
 
  private:
@@ -75,6 +77,7 @@ class SendQueue {
   };
   std::deque<Part> parts_;
   std::size_t bytes_ = 0;
+  std::uint64_t sent_ = 0;
 };
 
 }  // namespace penstock::kv

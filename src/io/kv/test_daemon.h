@@ -32,7 +32,8 @@ inline std::array<std::uint8_t, 32> test_secret() {
 // A daemon that can be stopped and started again on the same socket.
 class TestDaemon {
  public:
-  explicit TestDaemon(KvServerOptions options = {}) : options_(std::move(options)) {
+  explicit TestDaemon(KvServerOptions options = {}, BlockTier* disk = nullptr)
+      : options_(std::move(options)), disk_(disk) {
     if (options_.socket.empty()) {
       folder_.emplace_back(*TemporaryDirectory::make("penstock-kv"));
       options_.socket = folder_[0].path() + "/kvd.sock";
@@ -50,7 +51,7 @@ class TestDaemon {
 
   void start() {
     ++options_.daemon.epoch;
-    auto server = KvServer::start(options_, nullptr);
+    auto server = KvServer::start(options_, disk_);
     if (!server) throw std::runtime_error(server.error().message);
     server_ = std::move(*server);
     thread_ = std::thread([this] { server_->run(); });
@@ -61,7 +62,6 @@ class TestDaemon {
     thread_.join();
     server_.reset();
   }
-  // Stops serving and leaves the arena to be looked at until resume() ... only with no sessions.
   const std::string& socket() const { return options_.socket; }
   KvServer& server() { return *server_; }
   KvClientOptions client_options() const {
@@ -75,6 +75,7 @@ class TestDaemon {
  private:
   std::vector<TemporaryDirectory> folder_;
   KvServerOptions options_;
+  BlockTier* disk_;
   std::unique_ptr<KvServer> server_;
   std::thread thread_;
 };
