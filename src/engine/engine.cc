@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/hash.h"
 #include "engine/checks.h"
 #include "engine/kernels/float_environment.h"
 #include "engine/model.h"
@@ -55,10 +56,32 @@ struct Engine::State {
 
 namespace {
 
-KvIdentity kv_identity(const ModelConfig& config, const KvLayout& layout, std::string digest) {
+// The KV of a fixed text, as this build computes it from these weights: a hash of all layers'
+// slices. Whatever changes the bytes of KV changes it, also when nobody thought of
+// kArithmeticVersion.
+std::uint64_t probe(Model& model, KvPool& kv, const ModelConfig& config, std::uint32_t rows_max) {
+  const BlockId block = *kv.allocate();
+  Batch batch;
+  for (std::uint32_t at = 0; at < kBlockTokens; at += batch.rows()) {
+    batch.clear();
+    const std::uint32_t rows = std::min(rows_max, kBlockTokens - at);
+    for (std::uint32_t i = 0; i < rows; ++i)
+      batch.tokens.push_back((at + i) * 7919U % config.vocab_size);
+    batch.chunks.push_back({0, rows, at, std::span(&block, 1)});
+    model.forward(batch);
+  }
+  const std::uint64_t hash = checksum64(kv.payload(block));
+  kv.release(block);
+  model.reset_expert_counts();
+  return hash;
+}
+
+KvIdentity kv_identity(const ModelConfig& config, const KvLayout& layout, std::string digest,
+                       std::uint64_t probe) {
   KvIdentity identity;
   identity.weights_digest = std::move(digest);
-  identity.engine_build = fmt::format("embedded arithmetic {}", kArithmeticVersion);
+  identity.engine_build =
+      fmt::format("embedded arithmetic {} probe {:016x}", kArithmeticVersion, probe);
   identity.kv_format = fmt::format("mla {} layers {} latent {} rope {}",
                                    layout.dtype == KvDtype::kBf16 ? "bf16" : "f32", layout.layers,
                                    layout.latent_width, layout.rope_width);
@@ -99,13 +122,14 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
   }
   // What one request can use at most: a pool may be smaller than the model's context.
   const std::uint32_t usable = std::min(options.context_length, blocks * kBlockTokens);
+  const std::uint64_t probed = probe(*state->model, *state->kv, config, options.max_batch_tokens);
   TRY(const std::string digest, weights_digest(options.checkpoint_dir));
   state->description = {options.model_name,
                         options.checkpoint_dir,
                         usable,
                         config.vocab_size,
                         true,
-                        kv_identity(config, layout, digest)};
+                        kv_identity(config, layout, digest, probed)};
   state->options = std::move(options);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }

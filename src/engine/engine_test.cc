@@ -228,6 +228,21 @@ TEST_CASE("blocks computed elsewhere are loaded instead of computed") {
   CHECK(!engine->submit(request(1, prompt, 10), cache.load(engine->pool(), prompt, {.blocks = 2})));
 }
 
+TEST_CASE("blocks that the cache could not take are shown again") {
+  for (const int refused : {1, 2, 3, 4}) {
+    CAPTURE(refused);
+    Fixture f;
+    const auto engine = f.open();
+    MemoryCache cache(engine->pool(), engine->config());
+    engine->set_block_sink(&cache);
+    cache.refuse(refused);
+    // Shown after the prompt (two blocks), at the third block, and at the end.
+    REQUIRE(engine->submit(request(1, std::vector<TokenId>(130, 3), 80)));
+    finish_all(*engine);
+    CHECK(cache.shown() == (refused < 3 ? 3 : 0));
+  }
+}
+
 TEST_CASE("a late load does not hold up others") {
   Fixture f;
   const auto engine = f.open();

@@ -51,7 +51,8 @@ struct ComputedBlocks {
 class BlockSink {
  public:
   virtual ~BlockSink() = default;
-  virtual void computed(const ComputedBlocks& blocks) = 0;
+  // False: it could not take them now; they are shown again with the next ones, or at the end.
+  virtual bool computed(const ComputedBlocks& blocks) = 0;
 };
 
 }  // namespace penstock::engine

@@ -12,6 +12,7 @@
 // design.md section 8; DeepSeek-V2 report section 2.1 (absorbed latent attention).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -41,7 +42,8 @@ class Model {
   std::span<const float> logits(std::size_t i) const {
     return {logits_.data() + i * config_.vocab_size, config_.vocab_size};
   }
-  // [moe_layers][experts], rows routed since construction.
+  void reset_expert_counts() { std::ranges::fill(counts_, 0); }
+  // [moe_layers][experts], rows routed since construction or reset.
   const std::vector<std::uint64_t>& expert_counts() const { return counts_; }
 
  private:

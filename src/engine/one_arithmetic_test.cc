@@ -259,4 +259,26 @@ TEST_CASE("logits are the same bits on every path") {
   CHECK(loads > 20);
 }
 
+// What names the KV of an engine changes with the arithmetic, so that a cache never mixes two. When
+// this fails because a kernel changed its results on purpose: raise kArithmeticVersion, then take
+// the new value.
+TEST_CASE("the probe of a fixed checkpoint is the same on every machine and build") {
+  const TemporaryFolder folder;
+  REQUIRE(write_checkpoint(folder.path(), CheckpointShape{}, 1));
+  for (const std::uint32_t batch : {512U, 64U, 7U, 1U}) {
+    for (const InstructionSet set :
+         {InstructionSet::kPortable, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+      if (!supported(set)) continue;
+      EngineOptions options;
+      options.checkpoint_dir = folder.path();
+      options.max_batch_tokens = batch;
+      options.instruction_set = set;
+      const auto engine = Engine::open(options);
+      REQUIRE(engine);
+      CHECK((*engine)->description().kv.engine_build ==
+            "embedded arithmetic 1 probe 8b7aedd4ff19371a");
+    }
+  }
+}
+
 }  // namespace penstock::engine

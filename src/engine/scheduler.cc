@@ -91,15 +91,17 @@ bool Scheduler::end_load(Sequence& sequence) {
 void Scheduler::show(Sequence& sequence, bool answer_end) {
   const std::uint32_t whole = sequence.computed / kBlockTokens;
   const std::uint32_t of_prompt = sequence.prompt_length() / kBlockTokens;
-  if (sink_ == nullptr || whole == 0 || (whole <= sequence.shown && !answer_end)) return;
-  sink_->computed({.request = &sequence.request->request,
-                   .choice = sequence.choice,
-                   .tokens = std::span(sequence.tokens).first(sequence.computed),
-                   .blocks = std::span(sequence.blocks).first(whole),
-                   .first_new = std::min(sequence.shown, whole),
-                   .prompt_end = whole == of_prompt,
-                   .answer_end = answer_end});
-  sequence.shown = whole;
+  const std::uint32_t before = std::max(sequence.shown, sequence.offered);
+  if (sink_ == nullptr || whole == 0 || (whole <= before && !answer_end)) return;
+  sequence.offered = whole;
+  const bool taken = sink_->computed({.request = &sequence.request->request,
+                                      .choice = sequence.choice,
+                                      .tokens = std::span(sequence.tokens).first(sequence.computed),
+                                      .blocks = std::span(sequence.blocks).first(whole),
+                                      .first_new = std::min(sequence.shown, whole),
+                                      .prompt_end = whole == of_prompt,
+                                      .answer_end = answer_end});
+  if (taken) sequence.shown = std::max(sequence.shown, whole);
 }
 
 bool Scheduler::reclaim(const Sequence& sequence) {
@@ -257,6 +259,7 @@ std::vector<Sequence*> Scheduler::fork(Sequence& first) {
     copy->choice = choice;
     copy->tokens = first.tokens;
     copy->shown = first.shown;
+    copy->offered = first.offered;
     made.push_back(copy.get());
     if (running_.size() >= limits_.max_sequences) {
       queue(std::move(copy));

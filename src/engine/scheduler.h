@@ -43,7 +43,8 @@ struct Sequence {
   std::uint32_t computed = 0;        // of tokens: have KV
   std::vector<BlockId> blocks;       // cover at least [0, computed)
   std::uint32_t scheduled = 0;       // rows in the batch being planned or run
-  std::uint32_t shown = 0;           // leading blocks that the sink has seen or that were loaded
+  std::uint32_t shown = 0;           // leading blocks that the sink has taken or that were loaded
+  std::uint32_t offered = 0;         // leading blocks that it was shown, taken or not
   std::shared_ptr<PrefixLoad> load;  // of blocks [0, load->blocks()), until it has ended
 
   std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()); }

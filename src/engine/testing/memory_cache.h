@@ -28,13 +28,21 @@ class MemoryCache final : public BlockSink {
 
   MemoryCache(KvPool& pool, const ModelConfig& config) : pool_(pool), config_(config) {}
 
-  void computed(const ComputedBlocks& c) override {
+  // Takes nothing the next so many times.
+  void refuse(int times) { refuse_ = times; }
+
+  bool computed(const ComputedBlocks& c) override {
+    if (refuse_ > 0) {
+      --refuse_;
+      return false;
+    }
     for (std::uint32_t b = c.first_new; b < c.blocks.size(); ++b) {
       const auto bytes = pool_.payload(c.blocks[b]);
       auto& kept = blocks_[name(c.tokens, b)];
       if (kept.empty()) kept.assign(bytes.begin(), bytes.end());
       ++shown_;
     }
+    return true;
   }
   std::size_t shown() const { return shown_; }
 
@@ -103,6 +111,7 @@ class MemoryCache final : public BlockSink {
   const ModelConfig& config_;
   std::map<std::vector<TokenId>, std::vector<std::byte>> blocks_;
   std::size_t shown_ = 0;
+  int refuse_ = 0;
 };
 
 }  // namespace penstock::engine

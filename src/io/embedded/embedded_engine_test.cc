@@ -2,6 +2,7 @@
 #include "io/embedded/embedded_engine.h"
 
 #include <condition_variable>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -10,7 +11,9 @@
 #include "base/rng.h"
 #include "core/kvcache/key_chain.h"
 #include "engine/testing/random_checkpoint.h"
+#include "io/disk/disk_tier.h"
 #include "io/kv/kv_server.h"
+#include "io/kv/kv_session.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -24,10 +27,33 @@ using engine::TemporaryFolder;
 
 const std::string kSecret(64, '7');
 
-// A KV daemon in this process, with host memory only.
+// Turns of conversations a seed in the long test; PENSTOCK_CACHE_ROUNDS for more.
+int rounds() {
+  const char* const given = std::getenv("PENSTOCK_CACHE_ROUNDS");
+  return given == nullptr ? 25 : std::max(1, std::atoi(given));
+}
+
+TierNow tier_now() {
+  using namespace std::chrono;
+  return {Instant(steady_clock::now().time_since_epoch()),
+          UnixSeconds(duration_cast<seconds>(system_clock::now().time_since_epoch()).count())};
+}
+
+enum class WithDisk : std::uint8_t { kNo, kYes };
+
+// A KV daemon in this process, with a small disk tier or none.
 class Daemon {
  public:
-  Daemon(const std::string& folder, std::uint64_t arena_bytes) {
+  Daemon(const std::string& folder, std::uint64_t arena_bytes, WithDisk with_disk = WithDisk::kNo) {
+    if (with_disk == WithDisk::kYes) {
+      disk::DiskTierOptions wanted;
+      wanted.log.segments = 16;
+      wanted.log.segment_units = 256;  // 1 MiB, so that segments are evicted
+      wanted.log.classes = {{{"default", std::chrono::hours(24)}, true}};
+      auto opened = disk::open_disk_tier(folder + "/kv", "", std::move(wanted), tier_now());
+      REQUIRE(opened);
+      disk_ = std::move(*opened);
+    }
     const std::string path = folder + "/kv.secret";
     std::ofstream(path) << kSecret << "\n";
     REQUIRE(chmod(path.c_str(), 0600) == 0);
@@ -39,10 +65,22 @@ class Daemon {
     options.daemon.epoch = 1;
     options.daemon.key_check = kvcache::KeyChain(secret).key_check();
     options.daemon.classes = {{"default", std::chrono::hours(24)}};
-    auto started = kv::KvServer::start(options, nullptr);
+    auto started = kv::KvServer::start(options, disk_.get());
     REQUIRE(started);
     server_ = std::move(*started);
     thread_ = std::thread([this] { server_->run(); });
+  }
+  // What a tool asks.
+  std::string stat(const std::string& folder) const {
+    std::array<std::uint8_t, 32> secret{};
+    secret.fill(0x77);
+    auto session =
+        kv::KvSession::connect(folder + "/kvd.sock", "tool", "test",
+                               kvcache::KeyChain(secret).key_check(), std::chrono::seconds(30));
+    REQUIRE(session);
+    auto answer = (*session)->admin("stat", "{}", std::chrono::seconds(30));
+    REQUIRE(answer);
+    return *answer;
   }
   ~Daemon() {
     server_->stop();
@@ -50,9 +88,16 @@ class Daemon {
   }
 
  private:
+  std::unique_ptr<disk::DiskTier> disk_;
   std::unique_ptr<kv::KvServer> server_;
   std::thread thread_;
 };
+
+std::uint64_t number_in(const std::string& json, const std::string& key) {
+  const auto at = json.find("\"" + key + "\":");
+  REQUIRE(at != std::string::npos);
+  return std::stoull(json.substr(at + key.size() + 3));
+}
 
 struct Answer {
   std::vector<OutputToken> tokens;
@@ -159,7 +204,8 @@ CheckpointShape shape_for(std::uint64_t seed) {
 
 TEST_CASE("conversations that hit the cache give the answers of cold ones") {
   std::uint64_t cached = 0;
-  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+  std::uint64_t from_disk = 0;
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     CAPTURE(seed);
     Rng rng(seed);
     const CheckpointShape shape = shape_for(seed);
@@ -177,7 +223,7 @@ TEST_CASE("conversations that hit the cache give the answers of cold ones") {
     Worker second(options, folder.path());
     std::uint64_t id = 0;
     std::vector<std::vector<TokenId>> histories(4);
-    for (int round = 0; round < 25; ++round) {
+    for (int round = 0; round < rounds(); ++round) {
       // Some conversations take a turn each, at the same time, on either worker.
       Worker& warm = rng.below(2) == 0 ? first : second;
       std::map<std::uint64_t, std::size_t> turns;
@@ -208,8 +254,10 @@ TEST_CASE("conversations that hit the cache give the answers of cold ones") {
     }
     first.settle();
     second.settle();
+    from_disk += number_in(daemon.stat(folder.path()), "hit_blocks_disk");
   }
   CHECK(cached > 10000);
+  CHECK(from_disk > 100);
 }
 
 TEST_CASE("layer 0 is computed on before the last layer has arrived") {

@@ -222,12 +222,12 @@ std::vector<std::uint32_t> KvConnector::window_depths(const engine::ComputedBloc
   return depths;
 }
 
-void KvConnector::computed(const engine::ComputedBlocks& c) {
+bool KvConnector::computed(const engine::ComputedBlocks& c) {
   const CacheHints& hints = c.request->cache;
-  if (hints.scope.empty()) return;
+  if (hints.scope.empty()) return true;
   const auto end = static_cast<std::uint32_t>(c.blocks.size());
   const std::vector<std::uint32_t> windows = window_depths(c);
-  if (c.first_new == end && windows.empty()) return;
+  if (c.first_new == end && windows.empty()) return true;
   std::uint32_t first = std::min(c.first_new, end - 1);
   const std::uint32_t reach = engine_.description().kv.window_tokens / kBlockTokens;
   if (!windows.empty()) first = std::min(first, windows.front() + 1 - reach);
@@ -235,12 +235,12 @@ void KvConnector::computed(const engine::ComputedBlocks& c) {
   engine::KvPool& pool = engine_.pool();
   if (held_ + (end - first) > pool.blocks() / 4) {
     ++counters_.offers_dropped;
-    return;
+    return false;
   }
   const std::uint32_t* const number = root(hints.scope);
-  if (number == nullptr) return;
+  if (number == nullptr) return true;
   const std::vector<pkv_key> chain = keys(*number, c.tokens, end);
-  if (chain.empty()) return;
+  if (chain.empty()) return true;
 
   auto offer = std::make_unique<Offer>();
   offer->connector = this;
@@ -274,10 +274,11 @@ void KvConnector::computed(const engine::ComputedBlocks& c) {
   ++counters_.offers;
   if (pkv_store(client_, &store) == PKV_OK) {
     static_cast<void>(offer.release());  // on_stored has it
-    return;
+    return true;
   }
   ++counters_.offers_dropped;
   give_back(offer->blocks);
+  return false;
 }
 
 void KvConnector::observe_prefill(const engine::LonePrefill& pass, Duration took) {

@@ -87,7 +87,7 @@ class KvConnector final : public engine::BlockSink {
   // The prefix to submit with a request whose fetch is final; null when too little came.
   std::shared_ptr<engine::PrefixLoad> prefix(const EngineRequest& request,
                                              std::shared_ptr<KvFetch> fetch);
-  void computed(const engine::ComputedBlocks& blocks) override;
+  bool computed(const engine::ComputedBlocks& blocks) override;
   // A pass that computed one prompt chunk only took so long.
   void observe_prefill(const engine::LonePrefill& pass, Duration took);
   // Gives back blocks that the daemon has copied.
