@@ -320,6 +320,7 @@ void FaultDaemon::take(const Told& told) {
       break;
     case Told::Kind::kReady:
       started_wall_ = told.wall;
+      check_recovered();  // before anything is stored anew
       ready_ = true;
       break;
     case Told::Kind::kStored:
@@ -345,10 +346,7 @@ bool FaultDaemon::wait_ready() {
     const bool in_time =
         changed_.wait_for(lock, std::chrono::seconds(60), [&] { return ready_ || closed_; });
     require(in_time, "the daemon was not ready within a minute");
-    if (ready_) {
-      check_recovered();
-      return true;
-    }
+    if (ready_) return true;
   }
   require(expects_end_, "the daemon ended at its start");
   int status = 0;

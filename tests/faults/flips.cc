@@ -62,16 +62,18 @@ class Library {
     }
   }
 
-  void wait_connected() const {
-    for (const auto& [kind, engine] : engines_)
-      require(engine->wait_connected(), "no connection");
-  }
   const std::unordered_map<BlockKey, Place>& places() const { return places_; }
   const Place& place(const BlockKey& key) const { return places_.at(key); }
 
   // Reads a prompt; the engine compares every byte.
   Engine::Found fetch(Kind kind, std::uint32_t i) {
-    return engines_[kind]->fetch(prompt(i), kBudgetUs);
+    Engine::Found found;
+    // An engine may not have seen yet that the daemon was another one before.
+    wait_until("the engine's connection", [&] {
+      found = engines_[kind]->fetch(prompt(i), kBudgetUs);
+      return found.missing != MissReason::kNoDaemon;
+    });
+    return found;
   }
   // Offers what is not there; afterwards everything is.
   void complete() {
@@ -255,7 +257,9 @@ void flip_segments(const SuiteOptions& options, EngineOptions engine) {
     Library library(engine, totals);
     library.complete();
     std::set<BlockName> damaged;
-    for (std::uint32_t i = 0; i < kFlipsOfAStore && done < options.rounds; ++i, ++done) {
+    // Three damaged records make the tier give up their segment: not what is tested here.
+    for (std::uint32_t i = 0; i < kFlipsOfAStore && done < options.rounds && damaged.size() < 2;
+         ++i, ++done) {
       ask(setup.socket(), "flush");
       daemon.stop();
       const std::vector<BlockName> names = daemon.kept_names();
@@ -267,7 +271,6 @@ void flip_segments(const SuiteOptions& options, EngineOptions engine) {
       daemon.forget(damaged);
       daemon.start(setup);
       daemon.wait_ready();
-      library.wait_connected();
       check_segment_flip(hit, before, damaged, daemon, setup, library, rng.below(2) == 0);
       library.complete();
       // What is read is stored again; its new copy is the one that counts.
