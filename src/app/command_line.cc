@@ -162,6 +162,29 @@ Status check_models(const Options& o) {
   return {};
 }
 
+Status check_kv(const Options& o) {
+  constexpr std::size_t kClassesMax = 7;  // marks of the disk index
+  if (o.kv_classes.size() > kClassesMax) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} cache classes are given; at most {} are possible",
+                            o.kv_classes.size(), kClassesMax),
+                "kv.classes");
+  }
+  for (auto c = o.kv_classes.begin(); c != o.kv_classes.end(); ++c) {
+    if (find_assignment(o.kv_classes, c->name) != &*c) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("the cache class \"{}\" is given twice", c->name), "kv.classes");
+    }
+    const auto ttl = parse_duration(c->value);
+    if (ttl && *ttl >= std::chrono::seconds(1)) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("class {}: \"{}\" is no time of a second or more, such as 12h or 3d",
+                            c->name, c->value),
+                "kv.classes");
+  }
+  return {};
+}
+
 Status check_socket_path(const Options& o) {
   constexpr std::size_t kSunPathMax = 107;  // sizeof(sockaddr_un::sun_path) - 1
   if (o.worker_socket.size() <= kSunPathMax) return {};
@@ -222,7 +245,9 @@ Status check_options(const Options& options, Command command) {
   if (command == Command::kServe || command == Command::kGateway || command == Command::kWorker) {
     TRY_STATUS(check_models(options));
     TRY_STATUS(check_socket_path(options));
+    TRY_STATUS(check_kv(options));
   }
+  if (command == Command::kKvd) TRY_STATUS(check_kv(options));
   return {};
 }
 

@@ -97,6 +97,36 @@ Result<int> warm(const Options& options) {
       usage->at("prompt_tokens_details").at("cached_tokens").to_number<std::int64_t>()));
 }
 
+bool has_bad_blocks(const std::string& verify) {
+  boost::system::error_code error;
+  const boost::json::value parsed = boost::json::parse(verify, error);
+  if (error || !parsed.is_object()) return true;
+  const auto* const bad = parsed.get_object().if_contains("bad_blocks");
+  return bad == nullptr || bad->to_number<std::int64_t>() > 0;
+}
+
+Status print_answer(const Options& options, std::string_view question, const std::string& answer,
+                    kv::KvSession& session) {
+  std::string text;
+  if (options.json) {
+    text = pretty_json(answer);
+  } else if (question == "stat") {
+    TRY(const std::string names, session.admin("ls", R"({"limit":1000})", kQuestionTimeout));
+    text = kv_stat_text(answer, names);
+  } else if (question == "ls") {
+    text = kv_list_text(answer);
+  } else if (question == "explain") {
+    text = kv_explain_text(answer);
+  } else if (question == "verify") {
+    text = kv_verify_text(answer);
+  } else {
+    text = pretty_json(answer);
+  }
+  TRY(const int printed, print_data(text));
+  static_cast<void>(printed);
+  return {};
+}
+
 }  // namespace
 
 Result<int> run_kv(const Options& options) {
@@ -116,15 +146,10 @@ Result<int> run_kv(const Options& options) {
                        if (shows_progress) fmt::print(stderr, "\r\x1b[K{}", part);
                      }));
   if (shows_progress) fmt::print(stderr, "\r\x1b[K");
-  if (options.json) return print_data(pretty_json(answer));
-  if (question->name == "stat") {
-    TRY(const std::string names, session->admin("ls", R"({"limit":1000})", kQuestionTimeout));
-    return print_data(kv_stat_text(answer, names));
-  }
-  if (question->name == "ls") return print_data(kv_list_text(answer));
-  if (question->name == "explain") return print_data(kv_explain_text(answer));
-  if (question->name == "verify") return print_data(kv_verify_text(answer));
-  return print_data(pretty_json(answer));
+  // A tier with damaged blocks is a finding, for scripts too.
+  const int code = question->name == "verify" && has_bad_blocks(answer) ? 1 : 0;
+  TRY_STATUS(print_answer(options, question->name, answer, *session));
+  return code;
 }
 
 }  // namespace penstock

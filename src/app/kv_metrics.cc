@@ -71,8 +71,11 @@ void publish(const json::value& stat, Metrics& metrics) {
   to.number(Metric::kKvDiskErrors, {}, "disk", "io_errors");
   to.number(Metric::kKvCorruptBlocks, {"disk"}, "disk", "corrupt");
   to.number(Metric::kKvCorruptBlocks, {"host"}, "reports", "confirmed");
+  to.number(Metric::kKvLoadsDecided, {}, "loads", "decided");
+  to.number(Metric::kKvLoadsSlower, {}, "loads", "slower_than_recompute");
+  to.number(Metric::kKvDiskSpeed, {}, "loads", "disk_bytes_per_second");
   to.number(Metric::kKvQuarantined, {}, "host", "quarantined_bytes");
-  const json::value* const curve = stat.as_object().if_contains("hit_rate_by_capacity");
+  const json::value* const curve = find(stat, "capacity", "hit_rate_by_bytes");
   if (curve == nullptr || !curve->is_array()) return;
   for (const json::value& point : curve->get_array()) {
     const std::string capacity = std::to_string(point.at("bytes").to_number<std::int64_t>());

@@ -1,5 +1,6 @@
 #include "app/kv_report.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
@@ -49,6 +50,11 @@ std::string_view meaning(std::string_view reason) {
 std::int64_t number(const json::value& object, std::string_view key) {
   const json::value* const value = object.as_object().if_contains(key);
   return value == nullptr || value->is_null() ? 0 : value->to_number<std::int64_t>();
+}
+
+double real(const json::value& object, std::string_view key) {
+  const json::value* const value = object.as_object().if_contains(key);
+  return value == nullptr || value->is_null() ? 0 : value->to_number<double>();
 }
 
 std::string text(const json::value& object, std::string_view key) {
@@ -137,7 +143,9 @@ std::string tenants(const json::value& stat, std::string_view ls) {
 }
 
 std::string capacity(const json::value& stat) {
-  const json::value* const curve = stat.as_object().if_contains("hit_rate_by_capacity");
+  const json::value* const known = stat.as_object().if_contains("capacity");
+  if (known == nullptr) return "";
+  const json::value* const curve = known->as_object().if_contains("hit_rate_by_bytes");
   if (curve == nullptr || !curve->is_array() || curve->get_array().empty()) return "";
   Rows rows = {{"capacity", "estimated hit rate"}};
   for (const json::value& point : curve->get_array()) {
@@ -155,7 +163,14 @@ std::string run_line(const json::value& run) {
   const std::string tier = text(run, "served_from");
   if (!tier.empty()) return fmt::format("  {}: from {}\n", range, tier == "host" ? "memory" : tier);
   const std::string reason = text(run, "missed");
-  return fmt::format("  {}: not there ({}): {}\n", range, reason, meaning(reason));
+  std::string line = fmt::format("  {}: not there ({}): {}", range, reason, meaning(reason));
+  if (const std::int64_t since = number(run, "since"); since > 0) {
+    line += fmt::format(", since {:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(since));
+  }
+  if (const json::value* const other = run.as_object().if_contains("stored_under")) {
+    line += fmt::format("; stored in scope {} by {}", text(*other, "scope"), text(*other, "build"));
+  }
+  return line + "\n";
 }
 
 }  // namespace
@@ -190,8 +205,22 @@ std::string kv_explain_text(std::string_view explain) {
     for (const json::value& a : answer.at("acquires").as_array()) {
       out += fmt::format("{} in scope {}: {} of {} blocks served\n", text(a, "request"),
                          text(a, "scope"), number(a, "blocks_served"), number(a, "blocks_asked"));
-      for (const json::value& run : a.at("runs").as_array())
+      std::int64_t told = 0;
+      for (const json::value& run : a.at("runs").as_array()) {
         out += run_line(run);
+        told += number(run, "blocks");
+      }
+      if (told < number(a, "blocks_asked")) {
+        out += fmt::format("  {} further blocks are not explained, only the first ones are kept\n",
+                           number(a, "blocks_asked") - told);
+      }
+      if (const json::value* const p = a.as_object().if_contains("predicted")) {
+        out += fmt::format(
+            "  load or compute: loading {} was predicted to take {:.1f} ms, the rest of the prompt "
+            "{:.1f} ms to compute, all of it {:.1f} ms; the fetch took {:.1f} ms\n",
+            bytes(*p, "load_bytes"), real(*p, "load_ms"), real(*p, "prefill_after_ms"),
+            real(*p, "prefill_without_ms"), real(a, "took_ms"));
+      }
     }
     return out;
   });

@@ -13,6 +13,7 @@
 #include "app/values.h"
 #include "core/kvcache/key_chain.h"
 #include "io/disk/disk_tier.h"
+#include "io/files/files.h"
 #include "io/files/kv_secret.h"
 #include "io/kv/kv_server.h"
 #include "io/telemetry/log.h"
@@ -20,17 +21,12 @@
 namespace penstock {
 namespace {
 
-Result<std::vector<TtlClassSpec>> ttl_classes(const Options& options) {
+std::vector<TtlClassSpec> ttl_classes(const Options& options) {
   std::vector<TtlClassSpec> classes;
   for (const Assignment& c : options.kv_classes) {
-    auto ttl = parse_duration(c.value);
-    if (!ttl || *ttl < std::chrono::seconds(1)) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("class {}: '{}' is no time of a second or more, such as 3d or 12h",
-                              c.name, c.value),
-                  "kv.classes");
-    }
-    classes.push_back({c.name, std::chrono::duration_cast<std::chrono::seconds>(*ttl)});
+    // The command line has checked them.
+    const Duration ttl = parse_duration(c.value).value();
+    classes.push_back({c.name, std::chrono::duration_cast<std::chrono::seconds>(ttl)});
   }
   return classes;
 }
@@ -43,7 +39,8 @@ TierNow tier_now() {
 
 // The disk tier, or null: a cache without its disk still serves.
 std::unique_ptr<disk::DiskTier> open_disk(const Options& options,
-                                          const std::vector<TtlClassSpec>& classes) {
+                                          const std::vector<TtlClassSpec>& classes,
+                                          std::string& failure) {
   if (options.kv_disk != "on") return nullptr;
   disk::DiskTierOptions wanted;
   for (const TtlClassSpec& c : classes) {
@@ -60,7 +57,8 @@ std::unique_ptr<disk::DiskTier> open_disk(const Options& options,
   auto opened = disk::open_disk_tier(options.kv_dir, options.kv_encryption_key_file,
                                      std::move(wanted), tier_now());
   if (opened) return std::move(*opened);
-  log_error("KV disk: {}; going on with host memory only", opened.error().message);
+  failure = opened.error().message;
+  log_error("KV disk: {}; going on with host memory only", failure);
   return nullptr;
 }
 
@@ -72,8 +70,13 @@ Result<int> serve_kv(const Options& options) {
   server_options.arena_bytes = static_cast<std::uint64_t>(options.kv_host_memory.value);
   server_options.daemon.epoch = draw_u64();
   server_options.daemon.key_check = kvcache::KeyChain(secret).key_check();
-  TRY(server_options.daemon.classes, ttl_classes(options));
-  const auto disk = open_disk(options, server_options.daemon.classes);
+  server_options.daemon.classes = ttl_classes(options);
+  if (!options.kv_encryption_key_file.empty()) {
+    // A key that is not there would silently mean a cache without its disk.
+    TRY_STATUS(read_secret_file(options.kv_encryption_key_file, Bytes(4096)));
+  }
+  const auto disk =
+      open_disk(options, server_options.daemon.classes, server_options.daemon.disk_failure);
   server_options.log = [](std::string_view text) { log_info("{}", text); };
   TRY(const auto server, kv::KvServer::start(std::move(server_options), disk.get()));
   std::thread loop([&] { server->run(); });

@@ -121,7 +121,7 @@ constexpr std::array kTable = {
     OptionInfo{"kv-disk", "kv.disk", &O::kv_disk, kKvSide, "on|off", "on", 0, 0, "on|off", kPlain,
                "Keep cached KV on disk too", ""},
     OptionInfo{"kv-disk-size", "kv.disk_size", &O::kv_disk_size, kKvSide, "SIZE", "auto",
-               1024 * kMiB, 1024 * kTiB, "", kPlain, "Room on disk for cached KV",
+               1024 * kMiB, 16 * kTiB, "", kPlain, "Room on disk for cached KV",
                "auto: a tenth of what is free in the folder, from 1GiB to 256GiB."},
     OptionInfo{"kv-dir", "kv.dir", &O::kv_dir, kKvSide, "DIR", "auto", 0, 0, "", kPath,
                "Folder for cached KV", "auto: kv in the data folder."},
