@@ -136,6 +136,7 @@ struct Hit {
   std::optional<BlockName> block;  // with the first three
   std::set<BlockName> in_segment;  // all records there
   bool has_footer = false;
+  bool ambiguous = false;  // the segment has two copies of the block
 
   bool damages_one() const { return what == What::kPayload || what == What::kRecordHeader; }
 };
@@ -154,6 +155,7 @@ Hit look_up(const std::string& file, std::uint64_t offset) {
   const auto header = kvcache::parse_segment_header(bytes.first(kUnitBytes));
   if (!header) return hit;
   if (offset < kUnitBytes) hit.what = Hit::What::kSegment;
+  std::set<BlockName> twice;
   std::uint64_t unit = 1;
   while ((unit + 1) * kUnitBytes <= file.size()) {
     const auto at = bytes.subspan(unit * kUnitBytes);
@@ -164,7 +166,7 @@ Hit look_up(const std::string& file, std::uint64_t offset) {
     }
     const std::uint64_t begin = unit * kUnitBytes;
     const std::uint64_t payload = begin + std::uint64_t{record->header_units()} * kUnitBytes;
-    hit.in_segment.insert(record->info.name);
+    if (!hit.in_segment.insert(record->info.name).second) twice.insert(record->info.name);
     unit += record->record_units();
     if (offset < begin || offset >= unit * kUnitBytes) continue;
     hit.block = record->info.name;
@@ -173,6 +175,7 @@ Hit look_up(const std::string& file, std::uint64_t offset) {
                : offset >= payload && offset < payload + record->bytes ? Hit::What::kPayload
                                                                        : Hit::What::kPadding;
   }
+  hit.ambiguous = hit.block && twice.contains(*hit.block);
   const auto last = bytes.last(kUnitBytes);
   hit.has_footer = kvcache::parse_trailer(last, header->epoch, header->segment_units).has_value();
   if (hit.has_footer && hit.what == Hit::What::kNothing && offset + 2 * kUnitBytes >= file.size())
@@ -193,6 +196,11 @@ Hit flip_segment_bit(const std::string& folder, Rng& rng) {
     const std::uint64_t offset = rng.below(file.size());
     Hit hit = look_up(file, offset);
     if (!anywhere && !hit.block) continue;
+    // Which of two copies is the live one is the tier's matter.
+    const auto holds = [&](const auto& other) {
+      return look_up(read_file(other), 0).in_segment.contains(*hit.block);
+    };
+    if (hit.block && (hit.ambiguous || std::ranges::count_if(files, holds) > 1)) continue;
     std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
     out.seekp(static_cast<std::streamoff>(offset));
     out.put(static_cast<char>(file[offset] ^ static_cast<char>(1U << rng.below(8))));
