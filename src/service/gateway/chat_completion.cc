@@ -116,6 +116,10 @@ void ChatCompletion::match(const ModelDescription& model) {
   if (context_.kv_index == nullptr) return;
   const KvIndexMatch known = context_.kv_index->match(model.kv, cache_, *prompt_);
   record_.expected_cached_tokens = static_cast<std::uint64_t>(known.resumable.value);
+  if (known.resumable.value == 0) return;
+  record_.placement +=
+      fmt::format("; {} of {} prompt tokens cached (held in memory {}, on disk {})",
+                  known.resumable.value, prompt_->size(), known.host.value, known.disk.value);
 }
 
 Status ChatCompletion::check_length(const ModelDescription& model) {

@@ -151,6 +151,31 @@ TEST_CASE("a request tells the KV cache who may share it and how long it is kept
   CHECK(hints("", {{"Authorization", "Bearer j"}}).ttl_class == "chat");
 }
 
+TEST_CASE("what the KV index promises stands in the record") {
+  class Index final : public KvIndex {
+   public:
+    KvIndexMatch match(const KvIdentity&, const CacheHints& hints,
+                       std::span<const TokenId> prompt) override {
+      scope = hints.scope;
+      tokens = prompt.size();
+      return {Tokens(2), Tokens(3), Tokens(1)};
+    }
+    std::string scope;
+    std::size_t tokens = 0;
+  };
+  Rig rig;
+  Index index;
+  rig.context.kv_index = &index;
+  rig.context.cache = {true, CacheScope::kTenant, {"default"}};
+  const auto answer = rig.chat();
+  rig.emit_text("x", FinishReason::kLength);
+  CHECK(answer->status == 200);
+  CHECK(index.scope == "tenant:local");
+  CHECK(index.tokens == rig.last().usage.prompt_tokens);
+  CHECK(rig.last().expected_cached_tokens == 2);
+  CHECK(contains(rig.last().placement, "cached (held in memory 3, on disk 1)"));
+}
+
 TEST_CASE("a whole answer carries text and exact usage") {
   Rig rig;
   const auto answer = rig.chat();
