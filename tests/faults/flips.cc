@@ -340,9 +340,9 @@ std::vector<Copy> find_copies(std::span<const std::byte> arena, const Library& l
     const auto& bytes = slice_bytes(place.kind);
     const std::uint64_t history = sliding ? bytes[0] + bytes[2] : block_bytes(place.kind);
     beginnings[SliceContent(key, 0).next()] = {{key, KvGroup::kHistory}, 0, history};
-    if (!sliding) continue;
-    const BlockKey& first = place.depth > 0 ? place.parent : key;
-    beginnings[SliceContent(first, 1).next()] = {
+    // None is stored at depth 0; it would begin as that of depth 1 does.
+    if (!sliding || place.depth == 0) continue;
+    beginnings[SliceContent(place.parent, 1).next()] = {
         {key, KvGroup::kWindow}, 0, std::uint64_t{kWindowBlocks} * (bytes[1] + bytes[3])};
   }
   std::map<BlockName, std::vector<Copy>> found;
@@ -366,13 +366,17 @@ void flip_arena(const SuiteOptions& options, EngineOptions engine) {
   engine.socket = options.folder + "/own.sock";
   for (std::uint32_t done = 0; done < options.rounds;) {
     OwnDaemon daemon(options);
+    std::set<BlockName> flipped;
     EngineTotals totals;
     Library library(engine, totals);
     library.complete();
     for (std::uint32_t i = 0; i < kFlipsOfAStore && done < options.rounds; ++i, ++done) {
-      const std::vector<Copy> copies = find_copies(daemon.arena(), library);
+      std::vector<Copy> copies = find_copies(daemon.arena(), library);
+      // What remains of a removed copy may be another block's place by now.
+      std::erase_if(copies, [&](const Copy& copy) { return flipped.contains(copy.name); });
       require(!copies.empty(), "no block is found in the arena");
       const Copy& copy = copies[rng.below(copies.size())];
+      flipped.insert(copy.name);
       daemon.arena()[copy.offset + rng.below(copy.bytes)] ^= std::byte(1U << rng.below(8));
       if (rng.below(2) == 0 || !library.reads(copy.name)) {
         const auto bad = bad_keys(ask(engine.socket, "verify", R"({"tier":"host"})"));
