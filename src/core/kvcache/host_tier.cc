@@ -17,7 +17,10 @@ std::uint64_t units_of(std::uint64_t bytes) {
 
 }  // namespace
 
-HostTier::HostTier(std::uint64_t arena_bytes) : space_(arena_bytes / kArenaUnit) {}
+HostTier::HostTier(std::uint64_t arena_bytes, double tenant_share_max)
+    : space_(arena_bytes / kArenaUnit),
+      tenant_units_max_(static_cast<std::uint64_t>(std::clamp(tenant_share_max, 0.0, 1.0) *
+                                                   static_cast<double>(space_.units()))) {}
 
 std::optional<BlockName> HostTier::parent_of(const BlockInfo& info) {
   if (info.name.group == KvGroup::kWindow) return BlockName{info.name.key, KvGroup::kHistory};
@@ -52,8 +55,13 @@ bool HostTier::make_room(std::uint64_t bytes, Instant now, HostRemovals& removal
   const std::uint64_t units = units_of(bytes);
   if (units > space_.units()) return false;
   for (std::size_t evicted = 0; !space_.fits(units); ++evicted) {
-    if (evictable_.empty() || evicted == kEvictionsMax) return false;
-    remove(std::get<2>(*evictable_.begin()), MissReason::kEvictedHost, now, removals);
+    const bool is_above = !victims_above_.empty();
+    const std::set<EvictionKey>& victims = is_above ? victims_above_ : victims_within_;
+    if (victims.empty() || evicted == kEvictionsMax) return false;
+    const auto slot = std::get<2>(*victims.begin());
+    const bool is_alone = tenants_.at(nodes_[slot].entry.info.tenant).units == held_units_;
+    remove(slot, is_above && !is_alone ? MissReason::kEvictedShare : MissReason::kEvictedHost, now,
+           removals);
   }
   return true;
 }
@@ -95,6 +103,8 @@ std::optional<HostBlock> HostTier::begin_fill(const BlockInfo& info, std::uint64
   entry.state = HostState::kFilling;
   entry.refused = MissReason::kNone;
   ++counts_.filling;
+  held_units_ += units_of(bytes);
+  change_tenant(info.tenant, [&](Tenant& tenant) { tenant.units += units_of(bytes); });
   link(slot);
   return HostBlock{slot, last_generation_};  // link() may have moved the entries
 }
@@ -161,10 +171,7 @@ void HostTier::unhold(HostBlock block) {
 
 void HostTier::touch(HostBlock block, std::uint64_t tick, Instant now) {
   Node& touched = node(block);
-  if (touched.evictable) {
-    evictable_.erase(eviction_key(block.slot));
-    touched.evictable = false;
-  }
+  if (touched.evictable) set_evictable(block.slot, false);
   touched.entry.tick = tick;
   touched.entry.used_at = now;
   refresh(block.slot);
@@ -271,13 +278,35 @@ void HostTier::refresh(std::uint32_t slot) {
   const HostEntry& entry = changed.entry;
   const bool evictable = entry.state == HostState::kSealed && entry.pins == 0 && entry.holds == 0 &&
                          entry.children == 0;
-  if (evictable == changed.evictable) return;
-  changed.evictable = evictable;
-  if (evictable) {
-    evictable_.insert(eviction_key(slot));
-  } else {
-    evictable_.erase(eviction_key(slot));
-  }
+  if (evictable != changed.evictable) set_evictable(slot, evictable);
+}
+
+void HostTier::set_evictable(std::uint32_t slot, bool evictable) {
+  nodes_[slot].evictable = evictable;
+  change_tenant(nodes_[slot].entry.info.tenant, [&](Tenant& tenant) {
+    if (evictable) {
+      tenant.evictable.insert(eviction_key(slot));
+    } else {
+      tenant.evictable.erase(eviction_key(slot));
+    }
+  });
+}
+
+bool HostTier::above_share(const Tenant& tenant) const {
+  return tenant.units > tenant_units_max_;
+}
+
+std::set<HostTier::EvictionKey>& HostTier::victims(const Tenant& tenant) {
+  return above_share(tenant) ? victims_above_ : victims_within_;
+}
+
+template <typename Change>
+void HostTier::change_tenant(std::uint64_t id, Change change) {
+  Tenant& tenant = tenants_[id];
+  if (!tenant.evictable.empty()) victims(tenant).erase(*tenant.evictable.begin());
+  change(tenant);
+  if (!tenant.evictable.empty()) victims(tenant).insert(*tenant.evictable.begin());
+  if (tenant.units == 0) tenants_.erase(id);
 }
 
 void HostTier::collect(std::uint32_t slot, std::vector<std::uint32_t>& subtree) const {
@@ -303,6 +332,9 @@ void HostTier::remove(std::uint32_t slot, MissReason reason, Instant now, HostRe
   entry.corrupt = reason == MissReason::kCorrupt;
   ++counts_.retiring;
   refresh(slot);
+  const std::uint64_t units = units_of(entry.bytes);
+  held_units_ -= units;
+  change_tenant(entry.info.tenant, [&](Tenant& tenant) { tenant.units -= units; });
   index_.erase(entry.info.name);
   unlink(slot);
   finish(slot);
@@ -342,6 +374,8 @@ void HostTier::check() const {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
   std::uint64_t used = corrupt_units_;
   std::size_t evictable = 0;
+  std::uint64_t held_units = held_units_;
+  std::unordered_map<std::uint64_t, std::uint64_t> held;  // units by tenant
   for (std::uint32_t slot = 0; slot < nodes_.size(); ++slot) {
     const HostEntry& entry = nodes_[slot].entry;
     std::uint32_t children = 0;
@@ -361,6 +395,7 @@ void HostTier::check() const {
       ENSURE(children == 0 && (entry.pins > 0 || entry.holds > 0));
       ENSURE(found == index_.end() || found->second != slot);
     } else {
+      held[entry.info.tenant] += units_of(entry.bytes);
       ENSURE(found != index_.end() && found->second == slot);
       ENSURE(entry.state == HostState::kSealed || entry.pins == 0);
     }
@@ -370,7 +405,19 @@ void HostTier::check() const {
   std::sort(places.begin(), places.end());
   for (std::size_t i = 1; i < places.size(); ++i)
     ENSURE(places[i - 1].first + places[i - 1].second <= places[i].first);
-  ENSURE(evictable == evictable_.size());
+  ENSURE(held.size() == tenants_.size());
+  std::size_t victims = 0;
+  for (const auto& [id, tenant] : tenants_) {
+    ENSURE(tenant.units == held.at(id));
+    held_units -= tenant.units;
+    evictable -= tenant.evictable.size();
+    if (tenant.evictable.empty()) continue;
+    ++victims;
+    ENSURE((above_share(tenant) ? victims_above_ : victims_within_)
+               .contains(*tenant.evictable.begin()));
+  }
+  ENSURE(held_units == 0 && evictable == 0);
+  ENSURE(victims == victims_above_.size() + victims_within_.size());
   ENSURE(used + space_.free_units() <= space_.units());  // the rest is scratch
 }
 

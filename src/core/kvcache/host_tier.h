@@ -8,9 +8,11 @@
 // stored while its parent is only in a lower tier hangs under an absent entry of the parent's name.
 //
 // make_room() evicts the block whose last use is longest ago among those without children, readers
-// and I/O, so a block always goes after its descendants (the cache stays prefix-closed). It reports
-// what went before anything is written there. The place of a corrupt copy stays out of use until
-// release_corrupt(), up to 1/64 of the arena (then the oldest such place is used again).
+// and I/O, so a block always goes after its descendants (the cache stays prefix-closed). Blocks of
+// tenants above their share of the arena go first (kEvictedShare); a tenant that is alone may use
+// everything. It reports what went before anything is written there. The place of a corrupt copy
+// stays out of use until release_corrupt(), up to 1/64 of the arena (then the oldest such place is
+// used again).
 //
 // Invariants: places of filling, sealed and retiring blocks and scratch places never overlap; a
 // place with readers or I/O is never reused; every fill has a generation of its own, given before
@@ -84,7 +86,9 @@ struct HostUsage {
 
 class HostTier {
  public:
-  explicit HostTier(std::uint64_t arena_bytes);
+  static constexpr double kTenantShareMax = 0.5;
+  // `tenant_share_max` of the arena is for one tenant, when there are others.
+  explicit HostTier(std::uint64_t arena_bytes, double tenant_share_max = kTenantShareMax);
 
   // The filling or sealed block of that name.
   std::optional<HostBlock> find(const BlockName& name) const;
@@ -144,17 +148,27 @@ class HostTier {
     std::uint32_t first_child = kNone;
     std::uint32_t next = kNone;  // sibling
     std::uint32_t previous = kNone;
-    bool evictable = false;  // stands in evictable_
+    bool evictable = false;  // stands in its tenant's evictable
   };
   // Oldest use first, of one use the deepest first.
   using EvictionKey = std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>;
+  struct Tenant {
+    std::uint64_t units = 0;  // of its filling and sealed blocks
+    std::set<EvictionKey> evictable;
+  };
 
   Node& node(HostBlock block);
   EvictionKey eviction_key(std::uint32_t slot) const;
   std::uint32_t take_slot();
   void link(std::uint32_t slot);
   void unlink(std::uint32_t slot);
-  void refresh(std::uint32_t slot);  // enters or leaves evictable_
+  void refresh(std::uint32_t slot);  // becomes evictable, or stops being so
+  void set_evictable(std::uint32_t slot, bool evictable);
+  // Changes a tenant and puts what it would lose next among the victims again.
+  template <typename Change>
+  void change_tenant(std::uint64_t tenant, Change change);
+  bool above_share(const Tenant& tenant) const;
+  std::set<EvictionKey>& victims(const Tenant& tenant);
   void collect(std::uint32_t slot, std::vector<std::uint32_t>& subtree) const;
   void remove(std::uint32_t slot, MissReason reason, Instant now, HostRemovals& removals);
   void finish(std::uint32_t slot);  // gives the place back when nobody uses it
@@ -165,7 +179,12 @@ class HostTier {
   std::vector<Node> nodes_;
   std::vector<std::uint32_t> free_slots_;
   std::unordered_map<BlockName, std::uint32_t> index_;  // filling, sealed, absent with children
-  std::set<EvictionKey> evictable_;
+  std::uint64_t tenant_units_max_;
+  std::unordered_map<std::uint64_t, Tenant> tenants_;  // those that hold something
+  std::uint64_t held_units_ = 0;                       // by all tenants
+  // The first evictable block of each tenant, of those above their share and of the others.
+  std::set<EvictionKey> victims_above_;
+  std::set<EvictionKey> victims_within_;
   std::deque<std::pair<std::uint64_t, std::uint64_t>> corrupt_;  // first unit, units
   std::uint64_t corrupt_units_ = 0;
   std::uint64_t last_tick_ = 0;

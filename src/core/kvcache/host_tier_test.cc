@@ -20,12 +20,13 @@ BlockKey key(std::uint64_t number) {
 }
 
 BlockInfo block(std::uint64_t number, std::uint64_t parent, std::uint32_t depth,
-                KvGroup group = KvGroup::kHistory) {
+                KvGroup group = KvGroup::kHistory, std::uint64_t tenant = 0) {
   BlockInfo info;
   info.name = {key(number), group};
   info.parent = key(parent);
   info.root = key(1'000'000);
   info.depth = depth;
+  info.tenant = tenant;
   return info;
 }
 
@@ -107,6 +108,41 @@ TEST_CASE("eviction takes the longest unused leaf: a block goes after its descen
   CHECK(f.removed() == std::vector{key(23), key(22), key(21)});
   CHECK(f.tier.make_room(5 * kArenaUnit, at_second(2), f.removals));
   CHECK(f.removed() == std::vector{key(20), key(13)});
+  f.tier.check();
+}
+
+TEST_CASE("a tenant above its share of memory loses first; alone it may use everything") {
+  Fixture f;
+  const auto flood = [&](std::uint64_t tenant, std::uint64_t first, std::uint64_t blocks) {
+    for (std::uint64_t number = first; number < first + blocks; ++number)
+      f.stored(block(number, 0, 0, KvGroup::kHistory, tenant));
+  };
+  const auto reasons = [&] {
+    std::vector<MissReason> all;
+    for (const HostRemoval& removal : std::exchange(f.removals, {}))
+      all.push_back(removal.reason);
+    return all;
+  };
+  flood(1, 100, 12);  // of 8 places
+  CHECK(f.tier.usage().blocks == 8);
+  CHECK(reasons() == std::vector(4, MissReason::kEvictedHost));
+  flood(2, 200, 2);
+  CHECK(reasons() == std::vector{MissReason::kEvictedHost, MissReason::kEvictedShare});
+  flood(1, 300, 50);
+  CHECK(reasons() == std::vector(50, MissReason::kEvictedShare));
+  for (const std::uint64_t number : {200, 201})  // used longest ago, and there still
+    CHECK(f.tier.find({key(number), KvGroup::kHistory}));
+  flood(2, 400, 2);
+  CHECK(reasons() == std::vector(2, MissReason::kEvictedShare));
+  flood(3, 500, 1);  // nobody is above: the oldest goes
+  REQUIRE(f.removals.size() == 1);
+  CHECK(f.removals[0].name.key == key(200));
+  CHECK(reasons() == std::vector{MissReason::kEvictedHost});
+  // What may not go keeps its place; then others have to give theirs.
+  for (std::uint64_t number = 346; number < 350; ++number)
+    f.tier.pin(*f.tier.find({key(number), KvGroup::kHistory}));
+  flood(1, 600, 1);
+  CHECK(reasons() == std::vector{MissReason::kEvictedHost});
   f.tier.check();
 }
 
@@ -202,7 +238,11 @@ struct NaiveBlock {
 
 class Model {
  public:
-  explicit Model(std::uint64_t seed) : rng_(seed), tier_((30 + rng_.below(40)) * kArenaUnit) {}
+  explicit Model(std::uint64_t seed)
+      : rng_(seed),
+        units_(30 + rng_.below(40)),
+        share_(rng_.uniform()),
+        tier_(units_ * kArenaUnit, share_) {}
 
   void step() {
     switch (rng_.below(10)) {
@@ -306,14 +346,26 @@ class Model {
       return b.state != HostState::kRetiring && HostTier::parent_of(b.info) == name;
     });
   }
-  std::optional<BlockName> naive_victim() {
+  std::optional<std::pair<BlockName, MissReason>> naive_victim() {
+    std::map<std::uint64_t, std::uint64_t> held;  // units by tenant
+    for (const NaiveBlock& b : blocks_)
+      if (b.state != HostState::kRetiring)
+        held[b.info.tenant] += (b.bytes + kArenaUnit - 1) / kArenaUnit;
+    const auto is_above = [&](const NaiveBlock& b) {
+      return held[b.info.tenant] > static_cast<std::uint64_t>(share_ * static_cast<double>(units_));
+    };
     const NaiveBlock* best = nullptr;
     for (const NaiveBlock& b : blocks_) {
       if (b.state != HostState::kSealed || b.pins > 0 || b.holds > 0 || has_children(b.info.name))
         continue;
-      if (best == nullptr || b.tick < best->tick) best = &b;
+      if (best == nullptr ||
+          std::pair(!is_above(b), b.tick) < std::pair(!is_above(*best), best->tick))
+        best = &b;
     }
-    return best == nullptr ? std::nullopt : std::optional(best->info.name);
+    if (best == nullptr) return std::nullopt;
+    return std::pair(best->info.name, is_above(*best) && held.size() > 1
+                                          ? MissReason::kEvictedShare
+                                          : MissReason::kEvictedHost);
   }
   // A name of a small forest: number n at depth d hangs under n / 3.
   BlockInfo random_block() {
@@ -322,7 +374,7 @@ class Model {
     for (std::uint64_t up = number; up >= 3; up /= 3)
       ++depth;
     const KvGroup group = rng_.below(6) == 0 ? KvGroup::kWindow : KvGroup::kHistory;
-    return block(number, depth == 0 ? 1'000'000 : number / 3, depth, group);
+    return block(number, depth == 0 ? 1'000'000 : number / 3, depth, group, rng_.below(3));
   }
   void fill() {
     const BlockInfo info = random_block();
@@ -332,8 +384,7 @@ class Model {
     HostRemovals removals;
     const bool room = tier_.make_room(bytes, now_, removals);
     for (const HostRemoval& removal : removals) {
-      REQUIRE(naive_victim() == removal.name);
-      REQUIRE(removal.reason == MissReason::kEvictedHost);
+      REQUIRE(naive_victim() == std::pair(removal.name, removal.reason));
       erase(removal.name);
     }
     if (!room) {
@@ -376,6 +427,8 @@ class Model {
   }
 
   Rng rng_;
+  std::uint64_t units_;
+  double share_;
   HostTier tier_;
   std::vector<NaiveBlock> blocks_;
   std::uint64_t tick_ = 0;
