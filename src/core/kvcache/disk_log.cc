@@ -289,13 +289,18 @@ std::optional<DiskReclaim> DiskLog::reclaim(UnixSeconds now) {
     const std::uint32_t units = slot.header_units() + units_of(slot.bytes());
     const bool used =
         slot.mark() != 0 || (plan.reason == MissReason::kEvictedDisk && slot.heat() > 0);
+    const bool over = plan.reason == MissReason::kExpired && !used;
     if (used && kept + units <= cap) {
       kept += units;
       const auto target =
           slot.mark() != 0 ? static_cast<TtlClass>(slot.mark() - 1) : segment.ttl_class;
       plan.keep.push_back({slot.name(), slot.place(), units, target});
     } else {
-      erase(index_.find(slot.name()), above(slot) ? MissReason::kEvictedShare : plan.reason);
+      // A used block of an expired segment would have stayed, but for the cap.
+      const MissReason reason = over          ? MissReason::kExpired
+                                : above(slot) ? MissReason::kEvictedShare
+                                              : MissReason::kEvictedDisk;
+      erase(index_.find(slot.name()), reason);
     }
   }
   return plan;

@@ -7,7 +7,8 @@
 //
 // When a segment expires, or is the one worth least and space is needed, reclaim() takes it apart:
 // marked blocks (and, on eviction, all that were hit) are kept for re-insertion, ancestors first,
-// up to a fifth of a segment; the rest is dropped with a reason. Worth is the sum over blocks of
+// up to a fifth of a segment; the rest is dropped with a reason (expired: not used since; evicted:
+// there was no room to keep it). Worth is the sum over blocks of
 // cost to compute again (grows with depth) x likelihood of reuse (grows with heat; three quarters
 // of blocks are used once) and falls with the time since the segment's last hit. Blocks of tenants
 // above their share are worth nothing.

@@ -149,6 +149,26 @@ TEST_CASE("a segment expires whole; marked blocks live on in the class that used
   CHECK_FALSE(h.reclaim(after).has_value());
 }
 
+TEST_CASE("used blocks that do not fit under the cap were evicted, not expired") {
+  Harness h;
+  std::vector<BlockName> path;
+  for (std::uint64_t i = 1; i <= 10; ++i) {
+    h.write(block(i, i - 1));
+    if (i <= 5) path.push_back(block(i).name);
+  }
+  h.log.touch(path, 1, kStart + UnixSeconds(kDay / 2));
+  h.seal(kStart + UnixSeconds(kDay));
+  const auto plan = h.reclaim(kStart + UnixSeconds(kDay + 4 * 3600));
+  REQUIRE(plan.has_value());
+  CHECK(plan->reason == MissReason::kExpired);
+  CHECK(plan->keep.size() == 2);
+  std::size_t by_reason[kMissReasons] = {};
+  for (const DiskRemoval& removal : h.log.take_removals())
+    ++by_reason[static_cast<std::size_t>(removal.reason)];
+  CHECK(by_reason[static_cast<std::size_t>(MissReason::kEvictedDisk)] == 3);
+  CHECK(by_reason[static_cast<std::size_t>(MissReason::kExpired)] == 5);
+}
+
 TEST_CASE("the segment worth least goes; what was hit is kept up to a fifth of a segment") {
   Harness h(6);
   h.write(block(1));

@@ -113,6 +113,7 @@ class DiskTier final : public BlockTier {
   };
 
   DiskTier(DiskTierOptions options, std::unique_ptr<SegmentIo> io, TierNow now);
+  static std::uint64_t offset_of(std::uint64_t units) { return units * kvcache::kUnitBytes; }
 
   // disk_tier.cc
   void append(std::unique_ptr<Append> append);
@@ -133,11 +134,13 @@ class DiskTier final : public BlockTier {
   void error_in(std::uint32_t segment, const std::string& what);
   void go_off(const std::string& why);
   bool fatal(int error, const std::string& doing);
+  void notice(DiskNotice level, const std::string& text) const;
+
+  // disk_tier_reclaim.cc
   void run_reclaim();
   void reinsert(const kvcache::DiskReinsert& item);
   void file_system_full(std::uint32_t segment);
   void revive_segments();
-  void notice(DiskNotice level, const std::string& text) const;
 
   // disk_tier_recovery.cc
   void recover();

@@ -310,13 +310,35 @@ TEST_CASE("sixteen faults within an hour end the service; spread out they do not
   }
 }
 
-TEST_CASE("too few segments, too large blocks, too many writes at once") {
+TEST_CASE("limits that are out of range are errors that say what to give") {
+  struct Case {
+    std::uint32_t segments;
+    std::size_t classes;
+    const char* message;
+  };
+  const Case cases[] = {
+      {3, 2, "at least 5 segments"},
+      {12, 0, "1 to 7 TTL classes and 0 are given"},
+      {12, 8, "1 to 7 TTL classes and 8 are given"},
+      {(1U << 18) + 1, 2, "at most 16384 GiB"},  // of 64 MiB each
+      {UINT32_MAX, 2, "smaller kv-disk-size"},
+  };
   TierHarness h(3, 12);
-  h.options.log.segments = 3;
-  const auto refused = DiskTier::open(h.options, std::make_unique<MemorySegmentIo>(h.disk), h.now);
-  REQUIRE_FALSE(refused.has_value());
-  CHECK(refused.error().message.find("at least 5 segments") != std::string::npos);
-  h.options.log.segments = 12;
+  for (const Case& c : cases) {
+    CAPTURE(c.message);
+    DiskTierOptions options = h.options;
+    options.log.segment_units = kvcache::kSegmentUnitsMax;
+    options.log.segments = c.segments;
+    options.log.classes.resize(c.classes);
+    const auto refused = DiskTier::open(options, std::make_unique<MemorySegmentIo>(h.disk), h.now);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code == ErrorCode::kInvalidArgument);
+    CHECK(refused.error().message.find(c.message) != std::string::npos);
+  }
+}
+
+TEST_CASE("too large blocks, too many writes at once") {
+  TierHarness h(3, 12);
   h.options.writes_max = 4;
   h.crash();
   TestBlock large = test_block(2, 0, 1);

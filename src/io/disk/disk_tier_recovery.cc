@@ -19,17 +19,37 @@ constexpr std::size_t kReadsAtOnce = 64;
 constexpr std::uint64_t kScanBytes = 2 * 1024 * 1024;  // of one read
 constexpr std::uint64_t kScanReads = 4;                // at once
 
+// What the index can address and what the log needs.
+Status check_limits(const kvcache::DiskLogOptions& log) {
+  if (log.classes.empty() || log.classes.size() > kvcache::DiskSlot::kMarksMax) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("the disk tier keeps 1 to {} TTL classes and {} are given; leave out "
+                            "some of kv-class",
+                            kvcache::DiskSlot::kMarksMax, log.classes.size()));
+  }
+  const std::uint64_t kib = std::uint64_t{log.segment_units} * 4;
+  const std::uint32_t most = kvcache::DiskSlot::kSegmentsMax;
+  if (log.segments > most) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("the disk tier holds at most {} GiB ({} segments of {} KiB) and {} GiB "
+                            "are given; give a smaller kv-disk-size",
+                            most * kib >> 20, most, kib, log.segments * kib >> 20));
+  }
+  const std::uint32_t least = kvcache::DiskLog::segments_min(log);
+  if (log.segments < least) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("the disk tier needs room for at least {} segments of {} KiB, its "
+                            "limit allows {}; give at least {} MiB of kv-disk-size",
+                            least, kib, log.segments, (least * kib + 1023) >> 10));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DiskTier>> DiskTier::open(DiskTierOptions options,
                                                  std::unique_ptr<SegmentIo> io, TierNow now) {
-  const std::uint32_t least = kvcache::DiskLog::segments_min(options.log);
-  if (options.log.segments < least) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("the disk tier needs room for at least {} segments of {} KiB, its "
-                            "limit allows {}",
-                            least, options.log.segment_units * 4, options.log.segments));
-  }
+  TRY_STATUS(check_limits(options.log));
   auto tier = std::unique_ptr<DiskTier>(new DiskTier(std::move(options), std::move(io), now));
   tier->recover();
   return tier;
@@ -222,6 +242,7 @@ void DiskTier::scan_records(std::uint32_t segment, std::span<std::byte> bytes, b
 Result<std::unique_ptr<DiskTier>> open_disk_tier(const std::string& folder,
                                                  const std::string& key_file,
                                                  DiskTierOptions options, TierNow now) {
+  TRY_STATUS(check_limits(options.log));  // before anything is made in the folder
   TRY_STATUS(RecordCipher::initialise());
   if (!key_file.empty()) {
     TRY(options.key, RecordCipher::read_key_file(key_file));
