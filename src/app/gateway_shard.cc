@@ -165,6 +165,16 @@ struct GatewayShard::State {
         metrics.gauge(Metric::kWorkerKvTokensCapacity, {id, rank})
             .set(static_cast<double>(load.kv_tokens_total.value));
         metrics.gauge(Metric::kWorkerSteps, {id, rank}).set(static_cast<double>(load.step));
+        const CacheUse& cache = load.cache;
+        const std::pair<Metric, std::uint64_t> uses[] = {
+            {Metric::kWorkerCacheLoads, cache.loads},
+            {Metric::kWorkerCacheLoadsOverlapped, cache.loads_overlapped},
+            {Metric::kWorkerCacheHitTokens, cache.hit_tokens},
+            {Metric::kWorkerCacheOffers, cache.offers},
+            {Metric::kWorkerCacheOffersDropped, cache.offers_dropped},
+            {Metric::kWorkerCacheScopesRefused, cache.scopes_refused}};
+        for (const auto& [metric, amount] : uses)
+          metrics.gauge(metric, {id, rank}).set(static_cast<double>(amount));
       }
     }
   }

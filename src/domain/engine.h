@@ -73,6 +73,18 @@ struct EngineOutput {
   std::optional<Error> error;          // with FinishReason::kError
 };
 
+// What a rank's use of the KV cache has come to, since it started.
+struct CacheUse {
+  std::uint64_t loads = 0;             // prefixes copied in
+  std::uint64_t loads_overlapped = 0;  // of them, computed on before layer 1 had arrived
+  std::uint64_t hit_tokens = 0;
+  std::uint64_t offers = 0;          // of finished blocks to the cache
+  std::uint64_t offers_dropped = 0;  // too much was under way, or no daemon
+  std::uint64_t scopes_refused = 0;  // requests of scopes beyond the limit
+
+  bool operator==(const CacheUse&) const = default;
+};
+
 // The load of one rank, sent at least every 200 ms.
 struct EngineLoad {
   std::uint64_t step = 0;  // steps done since the engine started; standing still means hung
@@ -81,6 +93,7 @@ struct EngineLoad {
   Tokens kv_tokens_used;
   Tokens kv_tokens_total;
   std::uint32_t model = 0;  // index into WorkerDescription::models
+  CacheUse cache = {};
 };
 
 // Everything that names the KV bytes of a model on its worker, besides the tokens and the scope:

@@ -284,6 +284,13 @@ void encode(const EngineLoad& load, std::uint32_t rank, wire::RankLoad& out) {
   out.set_kv_tokens_total(static_cast<std::uint64_t>(load.kv_tokens_total.value));
   out.set_step(load.step);
   out.set_model(load.model);
+  wire::CacheUse& cache = *out.mutable_cache();
+  cache.set_loads(load.cache.loads);
+  cache.set_loads_overlapped(load.cache.loads_overlapped);
+  cache.set_hit_tokens(load.cache.hit_tokens);
+  cache.set_offers(load.cache.offers);
+  cache.set_offers_dropped(load.cache.offers_dropped);
+  cache.set_scopes_refused(load.cache.scopes_refused);
 }
 
 Result<std::vector<EngineLoad>> decode(
@@ -304,9 +311,15 @@ Result<std::vector<EngineLoad>> decode(
                                 load.running(), load.waiting(), load.kv_tokens_used(),
                                 load.kv_tokens_total()));
     }
-    out.push_back({load.step(), load.running(), load.waiting(),
-                   Tokens(static_cast<std::int64_t>(load.kv_tokens_used())),
-                   Tokens(static_cast<std::int64_t>(load.kv_tokens_total())), load.model()});
+    out.push_back(
+        {load.step(),
+         load.running(),
+         load.waiting(),
+         Tokens(static_cast<std::int64_t>(load.kv_tokens_used())),
+         Tokens(static_cast<std::int64_t>(load.kv_tokens_total())),
+         load.model(),
+         {load.cache().loads(), load.cache().loads_overlapped(), load.cache().hit_tokens(),
+          load.cache().offers(), load.cache().offers_dropped(), load.cache().scopes_refused()}});
   }
   return out;
 }

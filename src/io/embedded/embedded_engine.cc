@@ -69,6 +69,7 @@ void EmbeddedEngine::step(std::vector<EngineOutput>& outputs) {
 EngineLoad EmbeddedEngine::load() const {
   EngineLoad load = engine_->load();
   load.waiting += static_cast<std::uint32_t>(waiting_.size());
+  if (cache_ != nullptr) load.cache = cache_->counters();
   return load;
 }
 

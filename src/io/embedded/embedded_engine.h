@@ -28,10 +28,6 @@ class EmbeddedEngine final : public service::WorkerEngine {
   // Whether a KV daemon is there.
   bool connected() const { return cache_ != nullptr && cache_->connected(); }
 
-  KvConnectorCounters cache_counters() const {
-    return cache_ != nullptr ? cache_->counters() : KvConnectorCounters{};
-  }
-
   const ModelDescription& description() const override { return engine_->description(); }
   Status submit(EngineRequest request) override;
   void cancel(RequestId request) override;

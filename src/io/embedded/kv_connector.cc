@@ -28,7 +28,7 @@ const char* text_or_null(const std::string& text) {
 class LeaseLoad final : public engine::PrefixLoad {
  public:
   LeaseLoad(std::shared_ptr<KvFetch> fetch, engine::KvPool& pool, std::uint32_t blocks,
-            KvConnectorCounters& counters)
+            CacheUse& counters)
       : fetch_(std::move(fetch)), pool_(pool), blocks_(blocks), counters_(counters) {}
 
   std::uint32_t blocks() const override { return blocks_; }
@@ -54,7 +54,7 @@ class LeaseLoad final : public engine::PrefixLoad {
     right_ = std::min(right_, valid);
     if (layer == 0) {
       ++counters_.loads;
-      if (!ready(pool_.layout().layers - 1)) ++counters_.loads_overlapped;
+      if (pool_.layout().layers > 1 && !ready(1)) ++counters_.loads_overlapped;
     }
     return right_;
   }
@@ -64,7 +64,7 @@ class LeaseLoad final : public engine::PrefixLoad {
   std::shared_ptr<KvFetch> fetch_;
   engine::KvPool& pool_;
   std::uint32_t blocks_;
-  KvConnectorCounters& counters_;
+  CacheUse& counters_;
   std::uint32_t right_ = ~0U;
 };
 
@@ -194,7 +194,6 @@ std::shared_ptr<KvFetch> KvConnector::fetch(const EngineRequest& request) {
   wanted.wake_context = this;
   pkv_lease* lease = nullptr;
   if (pkv_acquire(client_, &wanted, &lease) != PKV_OK) return nullptr;
-  ++counters_.acquires;
   return std::make_shared<KvFetch>(lease);
 }
 

@@ -42,17 +42,6 @@ struct KvConnectorOptions {
   std::function<void(int level, const char* text)> log;
 };
 
-struct KvConnectorCounters {
-  std::uint64_t acquires = 0;
-  std::uint64_t hit_tokens = 0;  // handed to the engine as prefixes
-  std::uint64_t loads = 0;       // prefixes copied into the pool
-  // Of them, those whose layer 0 was being computed on before the last layer had arrived.
-  std::uint64_t loads_overlapped = 0;
-  std::uint64_t offers = 0;          // calls of pkv_store
-  std::uint64_t offers_dropped = 0;  // too much in flight
-  std::uint64_t scopes_refused = 0;  // more scopes than kScopesMax
-};
-
 // A request's blocks on their way. Destroying it gives everything back.
 class KvFetch {
  public:
@@ -94,7 +83,7 @@ class KvConnector final : public engine::BlockSink {
   void tend();
   bool connected() const { return pkv_connected(client_) != 0; }
   bool has_news() const { return news_.load(std::memory_order_acquire); }
-  KvConnectorCounters counters() const { return counters_; }
+  CacheUse counters() const { return counters_; }
 
  private:
   struct Offer {
@@ -122,7 +111,7 @@ class KvConnector final : public engine::BlockSink {
   std::uint32_t pool_ = 0;
   std::unordered_map<std::string, std::uint32_t> roots_;  // by scope
   std::size_t held_ = 0;                                  // blocks held for the daemon
-  KvConnectorCounters counters_;
+  CacheUse counters_;
   // Seeded with nothing: until a prefill was seen, everything that is there is loaded.
   kvcache::PrefillModel prefill_{PrefillCoefficients{}};
 
