@@ -78,9 +78,10 @@ class FaultIo final : public disk::SegmentIo {
       failed.second(failed.first, 0);
     inner_->poll();
   }
-  void wait() override {
-    if (failed_.empty()) return inner_->wait();
+  bool wait(Duration max) override {
+    if (failed_.empty()) return inner_->wait(max);
     poll();
+    return true;
   }
   int event_fd() const override { return inner_->event_fd(); }
   void wake() override { inner_->wake(); }
@@ -111,7 +112,7 @@ class FaultIo final : public disk::SegmentIo {
     if (last.iov_len == 0) --part.count;
     inner_->write(segment, offset, part, [this](int, std::size_t) { effects_.happen(); });
     for (;;)
-      inner_->wait();
+      inner_->wait(std::chrono::seconds(1));
   }
 
   std::unique_ptr<SegmentIo> inner_;

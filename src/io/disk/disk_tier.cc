@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -38,7 +39,30 @@ DiskTier::DiskTier(DiskTierOptions options, std::unique_ptr<SegmentIo> io, TierN
 
 DiskTier::~DiskTier() {
   // Buffers of callers are still the device's; nothing new is begun but what completions begin.
-  drain();
+  const auto until = std::chrono::steady_clock::now() + options_.drain_time_max;
+  for (auto left = options_.drain_time_max; io_->in_flight() > 0 && left >= Duration();) {
+    if (!io_->wait(left)) break;
+    left = until - std::chrono::steady_clock::now();
+  }
+  if (io_->in_flight() == 0) return;
+  notice(DiskNotice::kAlarm,
+         fmt::format("the disk tier ends with {} operations that the device has not answered; what "
+                     "they write may be lost, their memory is left to them",
+                     io_->in_flight()));
+  // The operations belong to `io_`, the records being written to `filling_`.
+  static auto& kept_for_ever =
+      *new std::vector<std::pair<std::unique_ptr<SegmentIo>, decltype(filling_)>>;
+  kept_for_ever.emplace_back(std::move(io_), std::move(filling_));
+}
+
+void DiskTier::device_read(std::uint32_t segment, std::uint64_t offset, IoVector to,
+                           SegmentIo::Done done) {
+  io_->read(segment, offset, to, watch_.watched(std::move(done)));
+}
+
+void DiskTier::device_write(std::uint32_t segment, std::uint64_t offset, IoVector from,
+                            SegmentIo::Done done) {
+  io_->write(segment, offset, from, watch_.watched(std::move(done)));
 }
 
 void DiskTier::notice(DiskNotice level, const std::string& text) const {
@@ -56,11 +80,11 @@ std::optional<std::uint32_t> DiskTier::size_of(const BlockName& name) const {
 }
 
 void DiskTier::touch(std::span<const BlockName> path, TtlClass ttl_class, TierNow now) {
-  if (stats_.in_service) log_.touch(path, ttl_class, now.wall);
+  if (!off()) log_.touch(path, ttl_class, now.wall);
 }
 
 void DiskTier::remove(const BlockName& name, MissReason reason) {
-  if (stats_.in_service) log_.remove(name, reason);
+  if (!off()) log_.remove(name, reason);
 }
 
 void DiskTier::for_each(const std::function<bool(const BlockName&, std::uint32_t)>& visit) const {
@@ -104,27 +128,28 @@ void DiskTier::read(TierRead read) {
   const std::size_t expected = to.bytes();
   ++readers_[place.segment];
   ++stats_.reads;
-  io_->read(place.segment, offset_of(place.unit), to,
-            [this, read = std::move(read), head = std::move(head), head_bytes, expected, place,
-             epoch, bytes, room](int error, std::size_t got) mutable {
-              --readers_[place.segment];
-              std::expected<BlockInfo, MissReason> info = std::unexpected(MissReason::kIoError);
-              if (error == 0 && got == expected) {
-                const auto payload =
-                    cipher_ ? head.span().subspan(head_bytes) : read.destination.first(room);
-                info = check(read.name, bytes, epoch, head.span().first(head_bytes), payload,
-                             head.span());
-                if (info && cipher_) std::ranges::copy(payload, read.destination.begin());
-              }
-              if (info) {
-                stats_.read_bytes += bytes;
-              } else {
-                read_failed(read.name, place, info.error());
-              }
-              // At once, so that the caller's next read begins before this thread verifies another.
-              if (!polling_) return;
-              read.done(info ? MissReason::kNone : info.error(), info ? *info : BlockInfo{});
-            });
+  device_read(place.segment, offset_of(place.unit), to,
+              [this, read = std::move(read), head = std::move(head), head_bytes, expected, place,
+               epoch, bytes, room](int error, std::size_t got) mutable {
+                --readers_[place.segment];
+                std::expected<BlockInfo, MissReason> info = std::unexpected(MissReason::kIoError);
+                if (error == 0 && got == expected) {
+                  const auto payload =
+                      cipher_ ? head.span().subspan(head_bytes) : read.destination.first(room);
+                  info = check(read.name, bytes, epoch, head.span().first(head_bytes), payload,
+                               head.span());
+                  if (info && cipher_) std::ranges::copy(payload, read.destination.begin());
+                }
+                if (info) {
+                  stats_.read_bytes += bytes;
+                } else {
+                  read_failed(read.name, place, info.error());
+                }
+                // At once, so that the caller's next read begins before this thread verifies
+                // another.
+                if (!polling_) return;
+                read.done(info ? MissReason::kNone : info.error(), info ? *info : BlockInfo{});
+              });
 }
 
 std::expected<BlockInfo, MissReason> DiskTier::check(const BlockName& name, std::uint32_t bytes,
@@ -160,7 +185,7 @@ void DiskTier::read_failed(const BlockName& name, DiskPlace place, MissReason re
 }
 
 void DiskTier::error_in(std::uint32_t segment, const std::string& what) {
-  if (!stats_.in_service) return;
+  if (off()) return;
   if (now_.wall.value - errors_since_ > kErrorWindowSeconds) {
     errors_since_ = now_.wall.value;
     errors_recent_ = 0;
@@ -185,16 +210,51 @@ void DiskTier::error_in(std::uint32_t segment, const std::string& what) {
 }
 
 void DiskTier::go_off(const std::string& why) {
-  if (!stats_.in_service) return;
-  stats_.in_service = false;
+  if (off()) return;
+  stats_.in_service = suspended_ = false;
   stats_.state = "out of service: " + why;
   notice(DiskNotice::kAlarm, "the disk tier is out of service: " + why);
+  refuse_waiting();
+}
+
+void DiskTier::refuse_waiting() {
   while (!waiting_.empty()) {
     const auto append = std::move(waiting_.front());
     waiting_.pop_front();
     finish(*append, MissReason::kTierOff);
   }
   io_->wake();
+}
+
+void DiskTier::watch_device() {
+  if (watch_.take_slow()) {
+    notice(DiskNotice::kWarning,
+           "the disk is slow: more than one operation in a hundred takes above a second; check the "
+           "device and what else uses it");
+  }
+  if (off()) return;
+  if (watch_.oldest() > options_.io_time_max) {
+    overdue_at_ = now_.now;
+    if (!suspended_) suspend();
+  } else if (suspended_ && now_.now - overdue_at_ >= options_.quiet_time) {
+    suspended_ = false;
+    stats_.in_service = true;
+    stats_.state = "ok";
+    notice(DiskNotice::kWarning, "the device answers again; the disk tier is in service");
+  }
+}
+
+void DiskTier::suspend() {
+  suspended_ = true;
+  stats_.in_service = false;
+  stats_.state = fmt::format(
+      "out of service: the device has not answered for {} ms ({} operations under way); check it, "
+      "the tier is back {} s after it has answered",
+      std::chrono::duration_cast<std::chrono::milliseconds>(watch_.oldest()).count(),
+      watch_.under_way(),
+      std::chrono::duration_cast<std::chrono::seconds>(options_.quiet_time).count());
+  notice(DiskNotice::kAlarm, "the disk tier is " + stats_.state);
+  refuse_waiting();
 }
 
 // Faults that no other segment will escape.
@@ -268,7 +328,7 @@ void DiskTier::append(std::unique_ptr<Append> append) {
 }
 
 void DiskTier::prepare(std::uint32_t segment) {
-  io_->prepare(segment, [this, segment](int error, std::size_t) {
+  io_->prepare(segment, watch_.watched([this, segment](int error, std::size_t) {
     if (error != 0) return header_written(segment, error);
     created_[segment] = true;
     AlignedBuffer unit(kUnitBytes);
@@ -277,11 +337,11 @@ void DiskTier::prepare(std::uint32_t segment) {
     header.cipher_id = cipher_ ? cipher_->id() : 0;
     kvcache::write_segment_header(header, unit.span());
     const IoVector from(unit.span());
-    io_->write(segment, 0, from,
-               [this, segment, unit = std::move(unit)](int failure, std::size_t got) {
-                 header_written(segment, failure == 0 && got != kUnitBytes ? EIO : failure);
-               });
-  });
+    device_write(segment, 0, from,
+                 [this, segment, unit = std::move(unit)](int failure, std::size_t got) {
+                   header_written(segment, failure == 0 && got != kUnitBytes ? EIO : failure);
+                 });
+  }));
 }
 
 void DiskTier::header_written(std::uint32_t segment, int error) {
@@ -348,21 +408,21 @@ IoVector DiskTier::build_record(Append& append) {
 void DiskTier::submit(std::uint32_t segment, Append& append) {
   append.state = Append::State::kWriting;
   const IoVector from = build_record(append);
-  io_->write(segment, offset_of(append.place.unit), from,
-             [this, segment, &append, expected = from.bytes()](int error, std::size_t got) {
-               const bool whole = error == 0 && got == expected;
-               append.state = whole ? Append::State::kWritten : Append::State::kFailed;
-               if (!whole) {
-                 filling_.at(segment).failed = true;
-                 log_.close(segment);
-                 const bool full = error == ENOSPC || (error == 0 && got < expected);
-                 if (!full && !fatal(error, fmt::format("writing KV segment {:04}", segment))) {
-                   ++stats_.io_errors;
-                   error_in(segment, "write");
+  device_write(segment, offset_of(append.place.unit), from,
+               [this, segment, &append, expected = from.bytes()](int error, std::size_t got) {
+                 const bool whole = error == 0 && got == expected;
+                 append.state = whole ? Append::State::kWritten : Append::State::kFailed;
+                 if (!whole) {
+                   filling_.at(segment).failed = true;
+                   log_.close(segment);
+                   const bool full = error == ENOSPC || (error == 0 && got < expected);
+                   if (!full && !fatal(error, fmt::format("writing KV segment {:04}", segment))) {
+                     ++stats_.io_errors;
+                     error_in(segment, "write");
+                   }
                  }
-               }
-               advance(segment);
-             });
+                 advance(segment);
+               });
 }
 
 // Acknowledges in the order of places; behind a failed record nothing is acknowledged.
@@ -375,8 +435,8 @@ void DiskTier::advance(std::uint32_t segment) {
     filling.order.pop_front();
     filling.broken = filling.broken || append->state == Append::State::kFailed ||
                      log_.state_of(segment) == SegmentState::kBad;
-    if (filling.broken || !stats_.in_service) {
-      finish(*append, stats_.in_service ? MissReason::kIoError : MissReason::kTierOff);
+    if (filling.broken || off()) {
+      finish(*append, off() ? MissReason::kTierOff : MissReason::kIoError);
       continue;
     }
     const BlockInfo& info = append->info;
@@ -426,12 +486,13 @@ void DiskTier::try_seal(std::uint32_t segment) {
   kvcache::write_footer({header.epoch, header.sequence, records, log_.used_units(segment), 0},
                         filling.directory, footer.span());
   const IoVector from(footer.span());
-  io_->write(
+  device_write(
       segment, offset_of(header.segment_units - units), from,
       [this, segment, size = from.bytes(), footer = std::move(footer)](int error, std::size_t got) {
         if (error != 0 || got != size) return footer_written(segment, error);
-        io_->sync(segment,
-                  [this, segment](int failure, std::size_t) { footer_written(segment, failure); });
+        io_->sync(segment, watch_.watched([this, segment](int failure, std::size_t) {
+          footer_written(segment, failure);
+        }));
       });
 }
 
@@ -449,24 +510,29 @@ void DiskTier::footer_written(std::uint32_t segment, int error) {
 
 void DiskTier::poll(TierNow now, std::vector<TierRemoval>& removals) {
   now_ = now;
+  watch_.advance(now.now);
   polling_ = true;
   io_->poll();
   polling_ = false;
+  watch_device();
   if (stats_.in_service) {
     for (const std::uint32_t segment : log_.take_seals(now_.wall)) {
-      filling_.at(segment).closing = true;
+      // A segment whose header or a record failed is not filled any more.
+      const auto filling = filling_.find(segment);
+      if (filling == filling_.end()) continue;
+      filling->second.closing = true;
       try_seal(segment);
     }
     revive_segments();
     run_reclaim();
     retry_waiting();
-  } else if (!log_.empty_some(MissReason::kTierOff)) {
+  } else if (off() && !log_.empty_some(MissReason::kTierOff)) {
     io_->wake();
   }
   for (const kvcache::DiskRemoval& removal : log_.take_removals()) {
     ++stats_.removals[static_cast<std::size_t>(removal.reason)];
     // The caller hears of completions first; what was stored again since is not gone.
-    if (!contains(removal.name)) removals.push_back({removal.name, removal.reason});
+    if (log_.find(removal.name) == nullptr) removals.push_back({removal.name, removal.reason});
   }
   for (auto& callback : std::exchange(finished_, {}))
     callback();

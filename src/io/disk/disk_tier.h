@@ -15,18 +15,27 @@
 // what the device had written; anything torn fails its checksum and is a miss. Marks and heat are
 // not kept over a restart: lifetimes then count from the last write.
 //
+// A device that does not answer: when an operation has been under way for io_time_max the tier is
+// suspended, with one alarm: contains() says false, reads and writes are refused, and those under
+// way stay the device's until it answers. The index stays; nothing is reported as removed. Once no
+// answer is overdue, after quiet_time, the tier is in service again. A device that is slow for long
+// is one warning.
+//
 // Faults: a failed read is a miss; three in one segment drop the segment; sixteen within an hour,
 // or a directory that vanished or became read-only, take the tier out of service, with one alarm.
 // A full file system means fewer segments: the tier reclaims, then drops writes, and tries again
 // after a minute.
 //
 // Invariants: BlockTier's. poll() is to be called when event_fd() is readable and at least once a
-// second. Destroying the tier waits for the device and delivers nothing more.
-// Errors: open() fails when the directory is unusable; later faults are reasons. Concurrency: one
-// thread. Source: docs/protocol/kv-segments.md.
+// second. Destroying the tier waits for the device, at most drain_time_max, and delivers nothing
+// more. What the device still owes then is told; its memory here is never freed, and the callers'
+// memory it may still write into must not be used again.
+// Errors: open() fails when the directory is unusable or a limit is out of range; later faults are
+// reasons. Concurrency: one thread. Source: docs/protocol/kv-segments.md.
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -41,6 +50,7 @@
 #include "base/result.h"
 #include "core/kvcache/disk_log.h"
 #include "io/disk/aligned_buffer.h"
+#include "io/disk/device_watch.h"
 #include "io/disk/record_cipher.h"
 #include "io/disk/segment_io.h"
 #include "port/block_tier.h"
@@ -55,6 +65,10 @@ struct DiskTierOptions {
   std::size_t writes_max = 256;          // accepted and not yet on disk; more are not admitted
   std::uint32_t segment_errors_max = 3;
   std::uint32_t errors_max = 16;  // within an hour
+  // A file system may hold back everything for seconds while it commits; no healthy one for this.
+  Duration io_time_max = std::chrono::seconds(5);
+  Duration quiet_time = std::chrono::seconds(30);
+  Duration drain_time_max = std::chrono::seconds(5);
   std::function<void(DiskNotice, const std::string&)> notice;
 };
 
@@ -116,6 +130,13 @@ class DiskTier final : public BlockTier {
   static std::uint64_t offset_of(std::uint64_t units) { return units * kvcache::kUnitBytes; }
 
   // disk_tier.cc
+  bool off() const { return !stats_.in_service && !suspended_; }  // until the restart
+  void device_read(std::uint32_t segment, std::uint64_t offset, IoVector to, SegmentIo::Done done);
+  void device_write(std::uint32_t segment, std::uint64_t offset, IoVector from,
+                    SegmentIo::Done done);
+  void watch_device();
+  void suspend();
+  void refuse_waiting();
   void append(std::unique_ptr<Append> append);
   void prepare(std::uint32_t segment);
   void header_written(std::uint32_t segment, int error);
@@ -143,19 +164,21 @@ class DiskTier final : public BlockTier {
   void revive_segments();
 
   // disk_tier_recovery.cc
-  void recover();
+  Status recover();
+  Status wait_for_device();
   void read_whole(std::uint32_t segment, std::uint64_t offset, std::span<std::byte> to,
                   std::move_only_function<void(bool read)> done);
   void header_read(const SegmentFile& file, std::span<const std::byte> unit);
   void trailer_read(const SegmentFile& file, std::span<const std::byte> unit);
-  void read_directories();
-  void drain();
-  void scan(const SegmentFile& file);
+  Status read_directories();
+  Status drain();
+  Status scan(const SegmentFile& file);
   void scan_records(std::uint32_t segment, std::span<std::byte> bytes, bool last,
                     ScanPosition& position, std::vector<kvcache::DirectoryEntry>& directory);
 
   DiskTierOptions options_;
   std::unique_ptr<SegmentIo> io_;
+  DeviceWatch watch_;
   TierNow now_;
   kvcache::DiskLog log_;
   std::optional<RecordCipher> cipher_;
@@ -176,6 +199,8 @@ class DiskTier final : public BlockTier {
   std::int64_t errors_since_ = 0;
   std::uint32_t errors_recent_ = 0;
   std::int64_t corrupt_told_ = -1;
+  bool suspended_ = false;
+  Instant overdue_at_{};  // when an answer was last overdue
   TierStats stats_;
 };
 

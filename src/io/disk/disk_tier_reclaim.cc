@@ -57,7 +57,7 @@ void DiskTier::reinsert(const kvcache::DiskReinsert& item) {
   const IoVector to(kept->own.span());
   const std::uint64_t epoch = log_.epoch_of(item.from.segment);
   ++readers_[item.from.segment];
-  io_->read(
+  device_read(
       item.from.segment, offset_of(item.from.unit), to,
       [this, kept = std::move(kept), bytes, head_bytes, epoch](int error, std::size_t got) mutable {
         const BlockName name = kept->info.name;
@@ -80,7 +80,7 @@ void DiskTier::reinsert(const kvcache::DiskReinsert& item) {
         if (!rooted && log_.find(before) == nullptr) {
           return finish(*kept, MissReason::kParentGone);
         }
-        if (!stats_.in_service) return finish(*kept, MissReason::kTierOff);
+        if (off()) return finish(*kept, MissReason::kTierOff);
         kept->info = std::move(*info);
         kept->payload = whole.subspan(head_bytes, bytes);
         append(std::move(kept));

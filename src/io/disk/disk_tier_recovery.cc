@@ -1,6 +1,8 @@
 // DiskTier's start: what is on the disk becomes the index again.
 #include <fmt/format.h>
 #include <algorithm>
+#include <chrono>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
@@ -51,19 +53,26 @@ Result<std::unique_ptr<DiskTier>> DiskTier::open(DiskTierOptions options,
                                                  std::unique_ptr<SegmentIo> io, TierNow now) {
   TRY_STATUS(check_limits(options.log));
   auto tier = std::unique_ptr<DiskTier>(new DiskTier(std::move(options), std::move(io), now));
-  tier->recover();
+  TRY_STATUS(tier->recover());
   return tier;
 }
 
 void DiskTier::read_whole(std::uint32_t segment, std::uint64_t offset, std::span<std::byte> to,
                           std::move_only_function<void(bool read)> done) {
-  io_->read(segment, offset, IoVector(to),
-            [size = to.size(), done = std::move(done)](int error, std::size_t got) mutable {
-              done(error == 0 && got == size);
-            });
+  device_read(segment, offset, IoVector(to),
+              [size = to.size(), done = std::move(done)](int error, std::size_t got) mutable {
+                done(error == 0 && got == size);
+              });
 }
 
-void DiskTier::recover() {
+Status DiskTier::wait_for_device() {
+  if (io_->wait(options_.io_time_max)) return {};
+  return fail(ErrorCode::kIo,
+              fmt::format("the device of the KV segments has not answered for {} s; check it",
+                          std::chrono::duration<double>(options_.io_time_max).count()));
+}
+
+Status DiskTier::recover() {
   std::vector<SegmentFile> files = io_->files();
   std::ranges::sort(files, {}, &SegmentFile::number);
   for (const SegmentFile& file : files) {
@@ -77,7 +86,7 @@ void DiskTier::recover() {
     created_[file.number] = true;
     if (file.bytes < kUnitBytes) continue;
     while (io_->in_flight() >= kReadsAtOnce)
-      io_->wait();
+      TRY_STATUS(wait_for_device());
     AlignedBuffer unit(kUnitBytes);
     const auto to = unit.span();
     read_whole(file.number, 0, to, [this, file, unit = std::move(unit)](bool read) {
@@ -87,15 +96,16 @@ void DiskTier::recover() {
       log_.mark_bad(file.number, MissReason::kIoError);
     });
   }
-  drain();
-  read_directories();
+  TRY_STATUS(drain());
+  TRY_STATUS(read_directories());
   for (const SegmentFile& file : std::exchange(scans_, {}))
-    scan(file);
-  drain();
+    TRY_STATUS(scan(file));
+  TRY_STATUS(drain());
   if (!files.empty()) {
     notice(DiskNotice::kInfo,
            fmt::format("{} KV blocks in {} segments found on disk", log_.blocks(), files.size()));
   }
+  return {};
 }
 
 void DiskTier::header_read(const SegmentFile& file, std::span<const std::byte> unit) {
@@ -141,7 +151,7 @@ void DiskTier::trailer_read(const SegmentFile& file, std::span<const std::byte> 
   directories_.emplace_back(file, *trailer);
 }
 
-void DiskTier::read_directories() {
+Status DiskTier::read_directories() {
   std::size_t blocks = 0;
   for (const auto& [file, trailer] : directories_)
     blocks += trailer.records;
@@ -149,7 +159,7 @@ void DiskTier::read_directories() {
   const std::uint64_t end = std::uint64_t{options_.log.segment_units - 1} * kUnitBytes;
   for (const auto& [file, trailer] : directories_) {
     while (io_->in_flight() >= kReadsAtOnce)
-      io_->wait();
+      TRY_STATUS(wait_for_device());
     AlignedBuffer directory(std::size_t{kvcache::directory_units_of(trailer.records)} * kUnitBytes);
     const auto to = directory.span();
     read_whole(file.number, end - to.size(), to,
@@ -162,44 +172,47 @@ void DiskTier::read_directories() {
                  log_.restored(file.number, trailer.used_units, true, now_.wall);
                });
   }
-  drain();
+  TRY_STATUS(drain());
   directories_ = {};
+  return {};
 }
 
-void DiskTier::drain() {
+Status DiskTier::drain() {
   while (io_->in_flight() > 0)
-    io_->wait();
+    TRY_STATUS(wait_for_device());
+  return {};
 }
 
 // Takes up the records of a segment that has no footer, piece by piece. A piece without any ends
 // it: a hole that a crash leaves holds what was being written, and nothing behind it was
 // acknowledged.
-void DiskTier::scan(const SegmentFile& file) {
+Status DiskTier::scan(const SegmentFile& file) {
   const std::uint64_t whole = std::uint64_t{options_.log.segment_units} * kUnitBytes;
   const std::uint64_t bytes = std::min(whole, file.bytes / kUnitBytes * kUnitBytes);
-  AlignedBuffer memory(bytes);
+  const auto memory = std::make_shared<AlignedBuffer>(bytes);  // of every read under way
   Filling filling;
   filling.ready = true;
   ScanPosition position;
   for (std::uint64_t end = 0; end < bytes;) {
     for (std::uint64_t i = 0; i < kScanReads && end < bytes; ++i) {
-      const auto part = memory.span().subspan(end, std::min(kScanBytes, bytes - end));
+      const auto part = memory->span().subspan(end, std::min(kScanBytes, bytes - end));
       end += part.size();
       // What can't be read is no record.
-      read_whole(file.number, end - part.size(), part, [part](bool read) {
+      read_whole(file.number, end - part.size(), part, [part, memory](bool read) {
         if (!read) std::ranges::fill(part, std::byte{0});
       });
     }
-    drain();
+    TRY_STATUS(drain());
     const std::uint32_t before = position.used;
-    scan_records(file.number, memory.span().first(end), end == bytes, position, filling.directory);
+    scan_records(file.number, memory->span().first(end), end == bytes, position, filling.directory);
     if (position.used == before && !position.record_goes_on) break;
   }
   const SegmentState state = log_.restored(file.number, position.used, false, now_.wall);
-  if (state != SegmentState::kOpen && state != SegmentState::kSealing) return;
+  if (state != SegmentState::kOpen && state != SegmentState::kSealing) return {};
   filling.closing = state == SegmentState::kSealing;
   filling_.emplace(file.number, std::move(filling));
   if (state == SegmentState::kSealing) try_seal(file.number);
+  return {};
 }
 
 // Units that hold no intact record (torn, damaged, never written) are passed over one by one: a

@@ -35,6 +35,7 @@ struct MemoryDisk {
   DiskFault fault = DiskFault::kNone;
   std::uint64_t operations = 0;
   bool random_order = true;
+  bool hung = false;  // no operation completes
 };
 
 class MemorySegmentIo final : public SegmentIo {
@@ -63,11 +64,15 @@ class MemorySegmentIo final : public SegmentIo {
   std::size_t in_flight() const override { return pending_.size(); }
   void poll() override {
     // Some of what is pending now completes.
+    if (disk_->hung) return;
     std::size_t some = disk_->rng.below(pending_.size() + 1);
     while (some-- > 0 && !pending_.empty())
       complete_one();
   }
-  void wait() override { complete_one(); }
+  bool wait(Duration) override {
+    if (!disk_->hung) complete_one();
+    return !disk_->hung;
+  }
   int event_fd() const override { return -1; }
   void wake() override {}
 

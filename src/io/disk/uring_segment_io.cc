@@ -9,14 +9,18 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <filesystem>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -34,10 +38,11 @@ class UringSegmentIo final : public SegmentIo {
   explicit UringSegmentIo(UringOptions options) : options_(std::move(options)) {}
   ~UringSegmentIo() override {
     while (in_flight() > 0)
-      wait();
+      wait(std::chrono::seconds(1));
     if (ring_ready_) io_uring_queue_exit(&ring_);
-    for (const auto& [segment, fd] : files_)
-      ::close(fd);
+    for (const auto& [segment, file] : files_) {
+      if (file.fd >= 0) ::close(file.fd);
+    }
     for (const int fd : {event_, lock_, folder_}) {
       if (fd >= 0) ::close(fd);
     }
@@ -48,7 +53,7 @@ class UringSegmentIo final : public SegmentIo {
   Status open() {
     TRY_STATUS(open_folder());
     TRY_STATUS(take_lock());
-    raise_file_limit();
+    TRY_STATUS(raise_file_limit());
     if (const int error = io_uring_queue_init(options_.depth, &ring_, 0); error < 0) {
       return fail(ErrorCode::kIo,
                   fmt::format("io_uring is not available: {}; the disk tier needs Linux 5.11 and a "
@@ -67,49 +72,57 @@ class UringSegmentIo final : public SegmentIo {
   std::vector<SegmentFile> files() const override;
 
   void prepare(std::uint32_t segment, Done done) override {
-    int error = 0;
-    const int fd = descriptor(segment, O_CREAT, error);
-    if (fd >= 0 && ::ftruncate(fd, static_cast<off_t>(options_.segment_bytes)) != 0) error = errno;
-    start({Kind::kAllocate, fd, error, 0, {}, std::move(done)});
+    start({Kind::kAllocate, segment, 0, {}, std::move(done)});
   }
   void read(std::uint32_t segment, std::uint64_t offset, IoVector to, Done done) override {
-    int error = 0;
-    const int fd = descriptor(segment, 0, error);
-    start({Kind::kRead, fd, error, offset, to, std::move(done)});
+    start({Kind::kRead, segment, offset, to, std::move(done)});
   }
   void write(std::uint32_t segment, std::uint64_t offset, IoVector from, Done done) override {
-    int error = 0;
-    const int fd = descriptor(segment, 0, error);
-    start({Kind::kWrite, fd, error, offset, from, std::move(done)});
+    start({Kind::kWrite, segment, offset, from, std::move(done)});
   }
   void sync(std::uint32_t segment, Done done) override {
-    int error = 0;
-    const int fd = descriptor(segment, 0, error);
-    start({Kind::kSync, fd, error, 0, {}, std::move(done)});
+    start({Kind::kSync, segment, 0, {}, std::move(done)});
   }
-  std::size_t in_flight() const override { return running_ + queue_.size() + failed_.size(); }
+  std::size_t in_flight() const override { return running_ + queue_.size() + unopened_; }
   void poll() override;
-  void wait() override;
+  bool wait(Duration max) override;
   int event_fd() const override { return event_; }
   void wake() override { ::eventfd_write(event_, 1); }
 
  private:
-  enum class Kind : std::uint8_t { kAllocate, kRead, kWrite, kSync };
+  enum class Kind : std::uint8_t {
+    kOpen,      // of a file that exists
+    kCreate,    // or is made
+    kClose,     // `offset` is the descriptor
+    kAllocate,  // its space
+    kExtend,    // its size, where space can't be had beforehand
+    kRead,
+    kWrite,
+    kSync
+  };
   struct Operation {
     Kind kind;
-    int fd;
-    int error;  // known before it began
+    std::uint32_t segment;
     std::uint64_t offset;
     IoVector vector;
-    Done done;
+    Done done;                  // none of kOpen, kCreate, kClose
+    std::string name = {};      // of kOpen, kCreate
+    bool tried_direct = false;  // the same
+  };
+  struct File {
+    int fd = -1;
+    bool opening = false;
+    std::vector<std::unique_ptr<Operation>> waiting;  // for it to be open
   };
 
   Status open_folder();
   Status take_lock();
-  void raise_file_limit();
-  int descriptor(std::uint32_t segment, int flags, int& error);
+  Status raise_file_limit();
   void start(Operation operation);
   void submit();
+  void fill(io_uring_sqe* sqe, Operation& operation);
+  void complete(std::unique_ptr<Operation> operation, int result);
+  void opened(std::unique_ptr<Operation> operation, int result);
 
   UringOptions options_;
   io_uring ring_{};
@@ -119,10 +132,11 @@ class UringSegmentIo final : public SegmentIo {
   int lock_ = -1;
   int folder_ = -1;
   Hash128 store_;
-  std::unordered_map<std::uint32_t, int> files_;
-  std::deque<std::unique_ptr<Operation>> queue_;   // beyond the ring's depth
-  std::deque<std::unique_ptr<Operation>> failed_;  // before they began
-  std::size_t running_ = 0;
+  std::unordered_map<std::uint32_t, File> files_;
+  std::deque<std::unique_ptr<Operation>> queue_;  // beyond the ring's depth
+  std::size_t running_ = 0;                       // in the ring
+  std::size_t unopened_ = 0;                      // in `waiting` of files
+  bool submit_failed_ = false;                    // and that was told
 };
 
 Status UringSegmentIo::open_folder() {
@@ -174,18 +188,16 @@ Status UringSegmentIo::take_lock() {
   return {};
 }
 
-void UringSegmentIo::raise_file_limit() {
+Status UringSegmentIo::raise_file_limit() {
   rlimit limit{};
   const rlim_t needed = rlim_t{options_.segments} + 256;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return {};
   limit.rlim_cur = std::min(limit.rlim_max, needed);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_cur < needed && options_.log) {
-    options_.log(
-        fmt::format("{} KV segments need {} open files and the limit is {}; raise it, or "
-                    "segments beyond it fail",
-                    options_.segments, needed, limit.rlim_cur));
-  }
+  if (limit.rlim_cur == needed && ::setrlimit(RLIMIT_NOFILE, &limit) == 0) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} KV segments need {} open files and the hard limit is {}; raise it "
+                          "(ulimit -Hn, LimitNOFILE) or give a smaller kv-disk-size",
+                          options_.segments, needed, limit.rlim_max));
 }
 
 std::vector<SegmentFile> UringSegmentIo::files() const {
@@ -204,109 +216,147 @@ std::vector<SegmentFile> UringSegmentIo::files() const {
   return found;
 }
 
-int UringSegmentIo::descriptor(std::uint32_t segment, int flags, int& error) {
-  if (const auto known = files_.find(segment); known != files_.end()) {
-    // A file that was unlinked would take writes nobody finds again.
-    struct stat status{};
-    if ((flags & O_CREAT) == 0 || (::fstat(known->second, &status) == 0 && status.st_nlink > 0)) {
-      return known->second;
-    }
-    ::close(known->second);
-    files_.erase(known);
-  }
-  const std::string name = file_name(segment);
-  flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW;
-  int fd = ::openat(folder_, name.c_str(), flags | (direct_ ? O_DIRECT : 0), 0600);
-  if (fd < 0 && errno == EINVAL && direct_) {
-    direct_ = false;
-    fd = ::openat(folder_, name.c_str(), flags, 0600);
-    if (options_.log) {
-      options_.log(fmt::format("{} does not take O_DIRECT; KV segments go through the page cache",
-                               options_.folder));
-    }
-  }
-  if (fd < 0) {
-    error = errno;
-    return -1;
-  }
-  files_[segment] = fd;
-  return fd;
-}
-
 void UringSegmentIo::start(Operation operation) {
-  auto owned = std::make_unique<Operation>(std::move(operation));
-  if (owned->error != 0) {
-    failed_.push_back(std::move(owned));
-    wake();
-    return;
+  File& file = files_[operation.segment];
+  const bool create = operation.kind == Kind::kAllocate;
+  ENSURE(!create || !file.opening);
+  if (!file.opening && (create || file.fd < 0)) {
+    file.opening = true;
+    queue_.push_back(std::make_unique<Operation>(
+        Operation{create ? Kind::kCreate : Kind::kOpen, operation.segment, 0, {}, {}}));
   }
-  queue_.push_back(std::move(owned));
+  auto owned = std::make_unique<Operation>(std::move(operation));
+  if (file.opening) {
+    file.waiting.push_back(std::move(owned));
+    ++unopened_;
+  } else {
+    queue_.push_back(std::move(owned));
+  }
   submit();
 }
 
 void UringSegmentIo::submit() {
-  bool added = false;
   while (!queue_.empty() && running_ < options_.depth) {
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
     if (sqe == nullptr) break;
     Operation* operation = queue_.front().release();
     queue_.pop_front();
     ++running_;
-    added = true;
-    const IoVector& vector = operation->vector;
-    switch (operation->kind) {
-      case Kind::kAllocate:
-        io_uring_prep_fallocate(sqe, operation->fd, 0, 0,
-                                static_cast<off_t>(options_.segment_bytes));
-        break;
-      case Kind::kRead:
-        io_uring_prep_readv(sqe, operation->fd, vector.parts.data(), vector.count,
-                            operation->offset);
-        break;
-      case Kind::kWrite:
-        io_uring_prep_writev(sqe, operation->fd, vector.parts.data(), vector.count,
-                             operation->offset);
-        break;
-      case Kind::kSync:
-        io_uring_prep_fsync(sqe, operation->fd, IORING_FSYNC_DATASYNC);
-        break;
-    }
+    fill(sqe, *operation);
     io_uring_sqe_set_data(sqe, operation);
   }
-  if (added) io_uring_submit(&ring_);
+  if (io_uring_sq_ready(&ring_) == 0) return;
+  int sent = options_.submit_fault ? options_.submit_fault() : 0;
+  if (sent == 0) sent = io_uring_submit(&ring_);
+  // What the kernel did not take stays in the ring until the next operation or poll().
+  const bool odd = sent < 0 && sent != -EAGAIN && sent != -EBUSY && sent != -EINTR;
+  if (odd && !std::exchange(submit_failed_, true) && options_.log) {
+    options_.log(fmt::format("io_uring takes no operations: {}", std::strerror(-sent)));
+  }
+}
+
+void UringSegmentIo::fill(io_uring_sqe* sqe, Operation& operation) {
+  const int fd = files_.at(operation.segment).fd;
+  const IoVector& vector = operation.vector;
+  switch (operation.kind) {
+    case Kind::kOpen:
+    case Kind::kCreate:
+      operation.name = file_name(operation.segment);
+      operation.tried_direct = direct_;
+      io_uring_prep_openat(sqe, folder_, operation.name.c_str(),
+                           O_RDWR | O_CLOEXEC | O_NOFOLLOW | (direct_ ? O_DIRECT : 0) |
+                               (operation.kind == Kind::kCreate ? O_CREAT : 0),
+                           0600);
+      break;
+    case Kind::kClose:
+      io_uring_prep_close(sqe, static_cast<int>(operation.offset));
+      break;
+    case Kind::kAllocate:
+      io_uring_prep_fallocate(sqe, fd, 0, 0, static_cast<off_t>(options_.segment_bytes));
+      break;
+    case Kind::kRead:
+      io_uring_prep_readv(sqe, fd, vector.parts.data(), vector.count, operation.offset);
+      break;
+    case Kind::kExtend:
+    case Kind::kWrite:
+      io_uring_prep_writev(sqe, fd, vector.parts.data(), vector.count, operation.offset);
+      break;
+    case Kind::kSync:
+      io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
+      break;
+  }
+}
+
+void UringSegmentIo::complete(std::unique_ptr<Operation> operation, int result) {
+  if (operation->kind == Kind::kClose) return;
+  if (result == -EAGAIN || result == -EINTR) {
+    queue_.push_back(std::move(operation));
+  } else if (operation->kind == Kind::kOpen || operation->kind == Kind::kCreate) {
+    opened(std::move(operation), result);
+  } else if (operation->kind == Kind::kAllocate && result == -EOPNOTSUPP) {
+    // The last unit gives the file its size; space comes with the writes.
+    alignas(4096) static constexpr std::array<std::byte, 4096> kZeros{};
+    operation->kind = Kind::kExtend;
+    operation->offset = options_.segment_bytes - kZeros.size();
+    operation->vector = IoVector(kZeros);
+    queue_.push_back(std::move(operation));
+  } else {
+    operation->done(result < 0 ? -result : 0, result < 0 ? 0 : static_cast<std::size_t>(result));
+  }
+}
+
+void UringSegmentIo::opened(std::unique_ptr<Operation> operation, int result) {
+  if (result == -EINVAL && operation->tried_direct) {
+    if (std::exchange(direct_, false) && options_.log) {
+      options_.log(fmt::format("{} does not take O_DIRECT; KV segments go through the page cache",
+                               options_.folder));
+    }
+    return queue_.push_back(std::move(operation));
+  }
+  File& file = files_.at(operation->segment);
+  file.opening = false;
+  auto waiting = std::exchange(file.waiting, {});
+  unopened_ -= waiting.size();
+  if (result >= 0) {
+    const int former = std::exchange(file.fd, result);
+    if (former >= 0) {
+      queue_.push_back(std::make_unique<Operation>(
+          Operation{Kind::kClose, operation->segment, static_cast<std::uint64_t>(former), {}, {}}));
+    }
+  }
+  for (auto& next : waiting) {
+    if (result < 0) {
+      next->done(-result, 0);
+    } else {
+      queue_.push_back(std::move(next));
+    }
+  }
 }
 
 void UringSegmentIo::poll() {
   eventfd_t ignored = 0;
   ::eventfd_read(event_, &ignored);
-  while (!failed_.empty()) {
-    const auto operation = std::move(failed_.front());
-    failed_.pop_front();
-    operation->done(operation->error, 0);
-  }
   io_uring_cqe* cqe = nullptr;
   while (io_uring_peek_cqe(&ring_, &cqe) == 0) {
     std::unique_ptr<Operation> operation(static_cast<Operation*>(io_uring_cqe_get_data(cqe)));
     const int result = cqe->res;
     io_uring_cqe_seen(&ring_, cqe);
     --running_;
-    if (result == -EAGAIN || result == -EINTR) {
-      queue_.push_back(std::move(operation));
-    } else if (operation->kind == Kind::kAllocate && result == -EOPNOTSUPP) {
-      operation->done(0, 0);  // the file has its size; space comes with the writes
-    } else {
-      operation->done(result < 0 ? -result : 0, result < 0 ? 0 : static_cast<std::size_t>(result));
-    }
+    complete(std::move(operation), result);
   }
   submit();
 }
 
-void UringSegmentIo::wait() {
+bool UringSegmentIo::wait(Duration max) {
   ENSURE(in_flight() > 0);
   submit();
+  __kernel_timespec time{};
+  time.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(max).count();
+  time.tv_nsec = (max % std::chrono::seconds(1)).count();
   io_uring_cqe* cqe = nullptr;
-  if (failed_.empty()) io_uring_wait_cqe(&ring_, &cqe);
+  if (io_uring_wait_cqe_timeout(&ring_, &cqe, &time) == -ETIME) return false;
   poll();
+  return true;
 }
 
 }  // namespace

@@ -3,9 +3,18 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +23,8 @@
 
 namespace penstock::disk {
 namespace {
+
+using std::chrono::seconds;
 
 struct Folder {
   std::string path = (std::filesystem::temp_directory_path() / "penstockXXXXXX").string();
@@ -200,6 +211,137 @@ TEST_CASE("a key file encrypts; another key, or none, reads nothing") {
   }
   REQUIRE(h.open(kv, good).has_value());
   CHECK(h.read(block) == MissReason::kNone);
+}
+
+// Runs `body` in a process of its own, whose limits it may lower; true: it returned true.
+template <typename Body>
+bool in_child(Body&& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body() ? 0 : 1);
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST_CASE("without io_uring, or with too few open files, opening says so and leaves nothing") {
+  const Folder folder;
+  const auto message = [&] {
+    FileTier h;
+    const auto opened = h.open(folder.path + "/kv");
+    return opened ? std::string() : opened.error().message;
+  };
+  CHECK(in_child([&] {
+    // The system call does not exist, as in a sandbox.
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter{4, program};
+    ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) return true;  // not allowed
+    const std::string told = message();
+    return !uring_permitted() && told.find("io_uring is not available") != std::string::npos &&
+           told.find("sandbox") != std::string::npos;
+  }));
+  CHECK(in_child([&] {
+    const rlimit limit{100, 100};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    const std::string told = message();
+    return told.find("8 KV segments need 264 open files and the hard limit is 100") !=
+           std::string::npos;
+  }));
+  // The lock was given back: the next opens.
+  if (permitted()) CHECK(message().empty());
+}
+
+std::unique_ptr<SegmentIo> open_io(const Folder& folder, std::function<int()> submit_fault = {}) {
+  UringOptions options;
+  options.folder = folder.path;
+  options.segment_bytes = 1 << 20;
+  options.segments = 4;
+  options.submit_fault = std::move(submit_fault);
+  auto io = open_uring_segments(std::move(options));
+  REQUIRE(io.has_value());
+  return std::move(*io);
+}
+
+TEST_CASE("a file that does not answer holds up neither poll nor other files") {
+  if (!permitted()) return;
+  const Folder folder;
+  const auto io = open_io(folder);
+  const std::string pipe = folder.path + "/0001.seg";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  AlignedBuffer memory(4096);
+  std::optional<int> stuck;
+  std::optional<int> prepared;
+  io->read(1, 0, IoVector(memory.span()), [&](int error, std::size_t) { stuck = error; });
+  io->prepare(2, [&](int error, std::size_t) { prepared = error; });
+  while (!prepared)
+    io->wait(seconds(10));
+  CHECK(*prepared == 0);
+  CHECK(std::filesystem::file_size(folder.path + "/0002.seg") == 1 << 20);
+  while (io->wait(Duration())) {
+  }
+  io->poll();
+  CHECK_FALSE(stuck.has_value());
+  CHECK(io->in_flight() == 1);
+  const int writer = ::open(pipe.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(::write(writer, "x", 1) == 1);
+  while (!stuck)
+    io->wait(seconds(10));
+  ::close(writer);
+  CHECK(*stuck == 0);
+}
+
+TEST_CASE("what the kernel does not take at once is given again") {
+  if (!permitted()) return;
+  const Folder folder;
+  int refused = 3;
+  const auto io = open_io(folder, [&] { return refused-- > 0 ? -EAGAIN : 0; });
+  std::optional<int> done;
+  io->prepare(0, [&](int error, std::size_t) { done = error; });
+  for (int i = 0; i < 3; ++i)
+    io->poll();
+  while (!done)
+    REQUIRE(io->wait(seconds(10)));
+  CHECK(*done == 0);
+}
+
+TEST_CASE("files are opened when needed, made only to be written, and made again when unlinked") {
+  if (!permitted()) return;
+  const Folder folder;
+  const auto io = open_io(folder);
+  AlignedBuffer memory(4096);
+  std::ranges::fill(memory.span(), std::byte{7});
+  int result = -1;
+  std::size_t moved = 0;
+  const auto record = [&](int error, std::size_t bytes) {
+    result = error;
+    moved = bytes;
+  };
+  const auto finish = [&] {
+    while (io->in_flight() > 0)
+      REQUIRE(io->wait(seconds(10)));
+    return result;
+  };
+  io->read(0, 0, IoVector(memory.span()), record);
+  CHECK(finish() == ENOENT);
+  for (int round = 0; round < 2; ++round) {
+    io->prepare(0, record);
+    CHECK(finish() == 0);
+    io->write(0, 4096, IoVector(memory.span()), record);
+    CHECK(finish() == 0);
+    CHECK(moved == 4096);
+    io->sync(0, record);
+    CHECK(finish() == 0);
+    CHECK(std::filesystem::file_size(folder.path + "/0000.seg") == 1 << 20);
+    std::filesystem::remove(folder.path + "/0000.seg");
+  }
+  std::filesystem::remove_all(folder.path);
+  io->prepare(0, record);
+  CHECK(finish() == ENOENT);
 }
 
 }  // namespace
