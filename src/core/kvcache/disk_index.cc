@@ -12,6 +12,12 @@ std::uint32_t DiskIndex::hash_of(const BlockName& name) {
   return static_cast<std::uint32_t>(word >> 32);
 }
 
+void DiskIndex::prefetch(const BlockName& name) const {
+  const std::uint32_t hash = hash_of(name);
+  const Shard& shard = shards_[hash >> kShardShift];
+  if (!shard.slots.empty()) __builtin_prefetch(&shard.slots[home(hash, shard)], 1);
+}
+
 const DiskSlot* DiskIndex::find(const BlockName& name) const {
   const std::uint32_t hash = hash_of(name);
   const Shard& shard = shards_[hash >> kShardShift];

@@ -70,6 +70,16 @@ MissReason DiskLog::admit(const BlockInfo& info) {
   return parent != nullptr && parent->heat() > 0 ? MissReason::kNone : MissReason::kNotAdmitted;
 }
 
+std::vector<DiskLog::ClassUse> DiskLog::classes() const {
+  std::vector<ClassUse> classes(options_.classes.size());
+  for (const Segment& segment : segments_) {
+    if (segment.state == SegmentState::kClean || segment.state == SegmentState::kBad) continue;
+    classes[segment.ttl_class].blocks += segment.blocks;
+    ++classes[segment.ttl_class].segments;
+  }
+  return classes;
+}
+
 bool DiskLog::over_share(std::uint32_t tenant) const {
   const double capacity =
       static_cast<double>(options_.segments) * options_.segment_units * kUnitBytes;

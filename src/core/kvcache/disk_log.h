@@ -127,6 +127,9 @@ class DiskLog {
   // Recovery, before anything else: a segment that holds records; then its records. Of two copies
   // of a block the one of the later sequence is kept. False: expired, do not read it.
   bool restore_segment(std::uint32_t segment, const SegmentHeader& header, UnixSeconds now);
+  // Starts to load what restore() of this name will look at: some names ahead, it hides memory's
+  // latency.
+  void prefetch(const BlockName& name) const { index_.prefetch(name); }
   void reserve(std::size_t blocks) { index_.reserve(blocks); }  // before the first restore()
   void restore(std::uint32_t segment, const DirectoryEntry& entry);
   // Ends it: sealed, or open again with this many units used when its class has no open segment
@@ -149,6 +152,12 @@ class DiskLog {
   std::uint64_t bytes_used() const { return bytes_; }
   std::size_t memory_bytes() const;  // index, lists of segments, names seen
   std::uint32_t clean_segments() const { return clean_; }
+  struct ClassUse {
+    std::uint64_t blocks = 0;
+    std::uint64_t segments = 0;
+  };
+  // What each class holds; walks the segments.
+  std::vector<ClassUse> classes() const;
 
  private:
   struct TenantWorth {

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kReadsAtOnce = 64;
 constexpr std::uint64_t kScanBytes = 2 * 1024 * 1024;  // of one read
+constexpr std::size_t kPrefetchAhead = 16;         // entries of a directory
 constexpr std::uint64_t kScanReads = 4;                // at once
 
 // What the index can address and what the log needs.
@@ -167,8 +168,11 @@ Status DiskTier::read_directories() {
                  if (!read) return scans_.push_back(file);
                  const auto entries = kvcache::parse_directory(directory.span(), trailer);
                  if (!entries) return scans_.push_back(file);
-                 for (const kvcache::DirectoryEntry& entry : *entries)
-                   log_.restore(file.number, entry);
+                 for (std::size_t i = 0; i < entries->size(); ++i) {
+                   const std::size_t ahead = std::min(i + kPrefetchAhead, entries->size() - 1);
+                   log_.prefetch((*entries)[ahead].name);
+                   log_.restore(file.number, (*entries)[i]);
+                 }
                  log_.restored(file.number, trailer.used_units, true, now_.wall);
                });
   }
