@@ -70,20 +70,28 @@ constexpr std::array kTable = {
                 "penstock kvd --data-dir /var/lib/penstock --kv-host-memory 16GiB\n"},
     CommandInfo{
         Command::kKv, "kv", "Operate",
-        "stat | ls | explain REQUEST | warm FILE | verify | gc [--dry-run] | flush", 2,
-        "Look into the KV cache and look after it",
-        "`stat` shows each tier, class and tenant; `ls` the scopes and builds that are held; "
+        "stat | ls | explain REQUEST | warm FILE | export FILE | import FILE | verify | gc "
+        "[--dry-run] "
+        "| flush",
+        2, "Look into the KV cache and look after it",
+        "`stat` shows each tier, class and tenant; `ls` the scopes and builds that memory holds, "
+        "and "
+        "the sum of each class on disk (its index knows no scopes); "
         "`explain` "
         "says for each block of a recent request where it was found or why not; `warm` computes "
         "the "
         "prompt in a file (text, or the JSON body of a chat completion) through the API, so that "
         "it "
-        "is kept; `verify` checks every checksum; `gc` removes what nobody can use any more; "
+        "is kept; `export` writes all blocks into one file, unencrypted, and `import` stores those "
+        "of a "
+        "file from a daemon with the same secret; `verify` checks every checksum; `gc` removes "
+        "what nobody can use any more; "
         "`flush` "
         "waits until all that was accepted is on disk.",
         "penstock kv stat\n"
         "penstock kv explain chatcmpl-123 --json\n"
         "penstock kv warm system-prompt.json --url http://127.0.0.1:8080\n"
+        "penstock kv export tenant-a.kv --kv-scope-filter tenant:a\n"
         "penstock kv verify\n"},
 };
 

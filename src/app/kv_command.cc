@@ -8,6 +8,7 @@
 #include "app/commands.h"
 #include "app/console.h"
 #include "app/kv_report.h"
+#include "app/kv_transfer.h"
 #include "app/suggest.h"
 #include "core/kvcache/key_chain.h"
 #include "io/files/files.h"
@@ -37,7 +38,7 @@ Result<const KvQuestion*> find_question(const Options& options) {
     return fail(ErrorCode::kInvalidArgument,
                 "say what to do, such as `penstock kv stat`. See `penstock kv --help`");
   }
-  std::vector<std::string_view> names = {"warm"};
+  std::vector<std::string_view> names = {"warm", "export", "import"};
   for (const KvQuestion& question : kQuestions) {
     names.push_back(question.name);
     if (question.name != options.words[0]) continue;
@@ -119,6 +120,8 @@ Status print_answer(const Options& options, std::string_view question, const std
     text = kv_explain_text(answer);
   } else if (question == "verify") {
     text = kv_verify_text(answer);
+  } else if (question == "gc") {
+    text = kv_gc_text(answer);
   } else {
     text = pretty_json(answer);
   }
@@ -131,6 +134,8 @@ Status print_answer(const Options& options, std::string_view question, const std
 
 Result<int> run_kv(const Options& options) {
   if (!options.words.empty() && options.words[0] == "warm") return warm(options);
+  if (!options.words.empty() && (options.words[0] == "export" || options.words[0] == "import"))
+    return run_kv_transfer(options);
   TRY(const KvQuestion* const question, find_question(options));
   TRY(const auto secret, read_kv_secret(options.kv_secret_file));
   TRY(const auto session,

@@ -194,8 +194,18 @@ std::string kv_list_text(std::string_view ls) {
                       bytes(root, "host_bytes"), text(root, "root").substr(0, 8),
                       text(root, "build")});
     }
-    return rows.size() == 1 ? std::string("no scope is known yet\n")
-                            : table(rows, {false, true, true});
+    std::string out =
+        rows.size() == 1 ? "no scope is known yet\n" : table(rows, {false, true, true});
+    // The disk's index knows names, not scopes.
+    if (const auto* disk = list.as_object().if_contains("disk"); disk && disk->is_object()) {
+      out += fmt::format("\non disk, all scopes: {} blocks, {}\n", number(*disk, "blocks"),
+                         bytes(*disk, "bytes"));
+      for (const json::value& c : disk->at("classes").as_array()) {
+        out += fmt::format("  {}: {} blocks in {} segments\n", text(c, "class"),
+                           number(c, "blocks"), number(c, "segments"));
+      }
+    }
+    return out;
   });
 }
 
@@ -223,6 +233,18 @@ std::string kv_explain_text(std::string_view explain) {
       }
     }
     return out;
+  });
+}
+
+std::string kv_gc_text(std::string_view gc) {
+  return rendered(gc, [](const json::value& g) {
+    const json::value* const dry = g.as_object().if_contains("dry_run");
+    const bool is_dry = dry != nullptr && dry->is_bool() && dry->get_bool();
+    return fmt::format(
+        "{} blocks whose ancestors are gone {} removed from memory; {} of corrupt copies {} back "
+        "into use\n",
+        number(g, "orphan_blocks"), is_dry ? "would be" : "were", bytes(g, "corrupt_bytes_reused"),
+        is_dry ? "would go" : "went");
   });
 }
 

@@ -12,5 +12,6 @@ std::string kv_stat_text(std::string_view stat, std::string_view ls);
 std::string kv_list_text(std::string_view ls);
 std::string kv_explain_text(std::string_view explain);
 std::string kv_verify_text(std::string_view verify);
+std::string kv_gc_text(std::string_view gc);
 
 }  // namespace penstock

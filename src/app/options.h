@@ -81,6 +81,7 @@ struct Options {
   Duration kv_fetch_per_1k{};          // and in addition per 1,024 tokens
   std::string kv_secret_file;
   std::string kv_encryption_key_file;  // encryption of the disk tier; empty: none
+  std::string kv_scope_filter;         // kv export: only scopes that contain it
   bool dry_run = false;                // kv gc: say what would go
 
   // Between our processes.

@@ -51,6 +51,11 @@ struct TierNow {
   UnixSeconds wall;  // for lifetimes
 };
 
+struct TierClassUse {
+  std::uint64_t blocks = 0;    // live
+  std::uint64_t segments = 0;  // that hold any, or may get some
+};
+
 struct TierStats {
   std::uint64_t blocks = 0;
   std::uint64_t bytes_used = 0;   // of live blocks
@@ -59,6 +64,7 @@ struct TierStats {
   std::uint64_t reads = 0, read_bytes = 0, writes = 0, write_bytes = 0;
   std::uint64_t removals[kMissReasons] = {};  // by reason
   std::uint64_t corrupt = 0, io_errors = 0, reinserted = 0;
+  std::vector<TierClassUse> classes;  // by TTL class; empty: the tier knows none
   bool in_service = true;
   std::string state;  // "ok", or what is wrong and what to do
 };

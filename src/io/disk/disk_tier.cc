@@ -102,6 +102,8 @@ TierStats DiskTier::stats() const {
   stats.bytes_total =
       std::uint64_t{options_.log.segments} * options_.log.segment_units * kUnitBytes;
   stats.index_bytes = log_.memory_bytes();
+  for (const auto& use : log_.classes())
+    stats.classes.push_back({use.blocks, use.segments});
   return stats;
 }
 

@@ -55,11 +55,18 @@ Status KvSession::wait_for(short events, Duration timeout) {
   return {};
 }
 
-Status KvSession::send(const ClientMessage& message) {
+Result<Mapping> KvSession::map_arena() const {
+  if (descriptors_.empty()) {
+    return fail(ErrorCode::kUnavailable, "the KV daemon gave no arena");
+  }
+  return map_to_read(descriptors_.front().get(), welcome_.arena_bytes);
+}
+
+Status KvSession::send(const ClientMessage& message, int descriptor) {
   std::string frame;
   TRY_STATUS(append_frame(message, frame));
   SendQueue queue;
-  queue.push(frame);
+  queue.push(frame, descriptor);
   while (true) {
     TRY(const bool sent, queue.flush(socket_.get()));
     if (sent) return {};
@@ -78,9 +85,8 @@ Result<std::optional<DaemonMessage>> KvSession::receive(Duration timeout) {
       }
       return message;
     }
-    std::vector<Descriptor> descriptors;  // the arena's: not needed here
     constexpr std::size_t kRoom = 1 << 16;
-    TRY(const auto got, kv::receive(socket_.get(), frames_.reserve(kRoom), kRoom, descriptors));
+    TRY(const auto got, kv::receive(socket_.get(), frames_.reserve(kRoom), kRoom, descriptors_));
     if (got) frames_.commit(*got);
     if (got && *got == 0) return fail(ErrorCode::kUnavailable, "the KV daemon is gone");
     if (got) continue;

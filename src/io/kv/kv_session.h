@@ -12,9 +12,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
+#include "io/kv/arena.h"
 #include "io/kv/kv_codec.h"
 #include "io/kv/kv_socket.h"
 
@@ -28,7 +30,10 @@ class KvSession {
                                                     Duration timeout);
 
   const Welcome& welcome() const { return welcome_; }
-  Status send(const ClientMessage& message);
+  // `descriptor` travels beside it and stays the caller's.
+  Status send(const ClientMessage& message, int descriptor = -1);
+  // The daemon's arena, to copy leased blocks from.
+  Result<Mapping> map_arena() const;
   // The next message; nullopt when none came in time.
   Result<std::optional<DaemonMessage>> receive(Duration timeout);
   // Runs an admin command; `progress` gets the parts before the last one.
@@ -45,6 +50,7 @@ class KvSession {
   WakeEvent wake_;
   std::atomic<bool> stopped_{false};
   FrameBuffer frames_;
+  std::vector<Descriptor> descriptors_;  // the arena's
   Welcome welcome_;
   std::uint64_t last_number_ = 0;
 };

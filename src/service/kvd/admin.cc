@@ -43,6 +43,13 @@ Result<std::size_t> number_of(const json::object& arguments, std::string_view na
   return number;
 }
 
+Result<bool> flag_of(const json::object& arguments, std::string_view name) {
+  const json::value* value = arguments.if_contains(name);
+  if (value != nullptr && !value->is_bool())
+    return fail(ErrorCode::kInvalidArgument, "must be true or false", std::string(name));
+  return value != nullptr && value->get_bool();
+}
+
 Result<std::optional<BlockKey>> key_of(const json::object& arguments, std::string_view name) {
   TRY(const std::string text, text_of(arguments, name));
   if (text.empty()) return std::nullopt;
@@ -58,8 +65,10 @@ Result<std::string> list(const Inside& inside, const json::object& arguments, Ti
   TRY(const std::size_t first, number_of(arguments, "first", 0));
   TRY(const std::size_t asked, number_of(arguments, "limit", kRowsDefault));
   const std::size_t limit = std::clamp<std::size_t>(asked, 1, kRowsMax);
-  return json::serialize(root ? describe_blocks(inside, *root, first, limit, now.now)
-                              : describe_roots(inside, after, limit));
+  TRY(const bool all, flag_of(arguments, "details"));
+  const Details details = all ? Details::kAll : Details::kFew;
+  return json::serialize(root ? describe_blocks(inside, *root, first, limit, details, now.now)
+                              : describe_roots(inside, after, limit, details));
 }
 
 Result<std::string> explain(const Inside& inside, const json::object& arguments) {
@@ -78,10 +87,7 @@ Result<std::string> explain(const Inside& inside, const json::object& arguments)
 }
 
 Result<std::string> collect_garbage(Inside& inside, const json::object& arguments, TierNow now) {
-  const json::value* dry = arguments.if_contains("dry_run");
-  if (dry != nullptr && !dry->is_bool())
-    return fail(ErrorCode::kInvalidArgument, "must be true or false", "dry_run");
-  const bool dry_run = dry != nullptr && dry->get_bool();
+  TRY(const bool dry_run, flag_of(arguments, "dry_run"));
   const std::uint64_t corrupt = inside.holdings.host().usage().corrupt_bytes;
   const std::size_t orphans = inside.holdings.drop_orphans(dry_run, now);
   if (!dry_run) inside.holdings.host().release_corrupt();

@@ -1,12 +1,11 @@
 // Admin: the commands of `penstock kv`, answered in JSON.
 //
 //   stat                               numbers of every tier, class and tenant
-//   ls       {after, limit}            roots: scope, build, what memory holds of them
-//   ls       {root, first, limit}      blocks of one root in memory
-//   explain  {request}                 what that request's acquires got, and why not more
-//   verify   {tier: host|disk|all}     reads every block and compares it with its checksums
-//   gc       {dry_run}                 drops blocks whose ancestors are gone, and puts the places
-//   of
+//   ls       {after, limit, details}   roots: scope, build, what memory holds of them; the disk's
+//   sum ls       {root, first, limit, details}  blocks of one root in memory explain  {request}
+//   what that request's acquires got, and why not more verify   {tier: host|disk|all}     reads
+//   every block and compares it with its checksums gc       {dry_run}                 drops blocks
+//   whose ancestors are gone, and puts the places of
 //                                      corrupt copies back into use
 //   flush                              answers when nothing waits to be copied or written
 //

@@ -107,6 +107,20 @@ TEST_CASE("ls pages through roots, and through the blocks of one") {
   CHECK(page.at("blocks").at(0).at("key").as_string() == hex(key_of(2, 0)));
   CHECK(page.at("blocks").at(0).at("on_disk").as_bool());
   CHECK(number(page.at("next")) > 0);
+  CHECK(!page.at("blocks").at(0).as_object().contains("parent"));
+
+  // What export needs.
+  page = f.answer_to("ls", R"({"details":true})");
+  const json::value& layout = page.at("roots").at(1).at("layout");
+  CHECK(number(layout.at("block_tokens")) > 0);
+  CHECK(!layout.at("history_slices").as_array().empty());
+  CHECK(number(page.at("disk").at("blocks")) == 6);
+  page = f.answer_to("ls", R"({"details":true,"root":")" + hex(root_of(2)) + R"("})");
+  for (const json::value& block : page.at("blocks").as_array()) {
+    const bool first = number(block.at("depth")) == 0;
+    CHECK(block.at("parent").as_string() == hex(first ? root_of(2) : key_of(2, 0)));
+    CHECK(block.at("tenant").as_string().size() == 16);
+  }
 }
 
 TEST_CASE("verify reads both tiers, finds every flipped bit, and lets messages through meanwhile") {
@@ -287,6 +301,7 @@ TEST_CASE("a bad command is refused with what to do") {
         Case{"ls", R"({"root":"12"})", ErrorCode::kInvalidArgument},
         Case{"ls", R"({"limit":-1})", ErrorCode::kInvalidArgument},
         Case{"ls", R"({"after":7})", ErrorCode::kInvalidArgument},
+        Case{"ls", R"({"details":1})", ErrorCode::kInvalidArgument},
         Case{"verify", R"({"tier":"moon"})", ErrorCode::kInvalidArgument},
         Case{"gc", R"({"dry_run":1})", ErrorCode::kInvalidArgument},
         Case{"explain", "", ErrorCode::kInvalidArgument},

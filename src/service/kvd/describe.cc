@@ -107,6 +107,21 @@ json::object capacity_stat(const Inside& inside) {
           {"distinct_blocks", inside.reuse.distinct_blocks()}};
 }
 
+// The disk's index has names and sizes: no roots, no classes.
+json::value disk_held(const Inside& inside) {
+  const BlockTier* disk = inside.holdings.disk();
+  if (disk == nullptr) return nullptr;
+  const TierStats stats = disk->stats();
+  json::array classes;
+  for (std::size_t i = 0; i < std::min(stats.classes.size(), inside.classes.size()); ++i) {
+    classes.push_back({{"class", inside.classes[i].name},
+                       {"blocks", stats.classes[i].blocks},
+                       {"segments", stats.classes[i].segments}});
+  }
+  return json::object{
+      {"blocks", stats.blocks}, {"bytes", stats.bytes_used}, {"classes", std::move(classes)}};
+}
+
 void name_root(const Inside& inside, const BlockKey& root, json::object& object) {
   object["root"] = service::hex(root);
   const auto known = inside.roots.find(root);
@@ -259,7 +274,7 @@ json::object describe_stat(const Inside& inside, const SessionNumbers& sessions)
 }
 
 json::object describe_roots(const Inside& inside, const std::optional<BlockKey>& after,
-                            std::size_t limit) {
+                            std::size_t limit, Details details) {
   struct Held {
     std::uint64_t blocks = 0;
     std::uint64_t bytes = 0;
@@ -286,13 +301,21 @@ json::object describe_roots(const Inside& inside, const std::optional<BlockKey>&
     name_root(inside, root->first, row);
     row["host_blocks"] = root->second.blocks;
     row["host_bytes"] = root->second.bytes;
+    const auto known = inside.roots.find(root->first);
+    if (details == Details::kAll && known != inside.roots.end()) {
+      const KvLayoutSpec& layout = known->second.layout;
+      row["layout"] = {{"block_tokens", layout.block_tokens},
+                       {"window_tokens", layout.window_tokens},
+                       {"history_slices", json::value_from(layout.history_slices)},
+                       {"window_slices", json::value_from(layout.window_slices)}};
+    }
     rows.push_back(std::move(row));
   }
-  return {{"roots", std::move(rows)}, {"next", std::move(next)}};
+  return {{"roots", std::move(rows)}, {"next", std::move(next)}, {"disk", disk_held(inside)}};
 }
 
 json::object describe_blocks(const Inside& inside, const BlockKey& root, std::size_t first,
-                             std::size_t limit, Instant now) {
+                             std::size_t limit, Details details, Instant now) {
   const HostTier& host = inside.holdings.host();
   json::array rows;
   json::value next;
@@ -312,6 +335,12 @@ json::object describe_blocks(const Inside& inside, const BlockKey& root, std::si
                     {"children", entry.children},
                     {"on_disk", inside.holdings.on_disk(entry.info.name)},
                     {"idle_seconds", seconds(now - entry.used_at)}});
+    if (details == Details::kAll) {
+      json::object& row = rows.back().get_object();
+      row["parent"] = hex(entry.info.parent);
+      row["class"] = entry.info.ttl_class;
+      row["tenant"] = hex(entry.info.tenant);
+    }
   }
   return {{"blocks", std::move(rows)}, {"next", std::move(next)}};
 }
