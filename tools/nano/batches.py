@@ -32,7 +32,7 @@ def stage(progress):
         return Stage(mix.FINAL, 0.5, (1, 8), 0.05, 0.08, 0.02, 0.4, 0, (0, 0))
     if progress < 0.50:
         return Stage(mix.LAST, 0.5, (1, 8), 0.10, 0.08, 0.03, 0.4, 8, (600, 2500))
-    return Stage(mix.LAST, 0.5, (1, 8), 0.10, 0.08, 0.02, 0.4, 5, (1200, 4150))
+    return Stage(mix.LAST, 0.5, (1, 8), 0.15, 0.08, 0.02, 0.4, 4, (1200, 4150))
 
 
 def conversation(rng, now):

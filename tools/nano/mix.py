@@ -14,8 +14,8 @@ START = {"recall": 38, "copy": 27, "memory": 12, "add": 8, "sort": 4, "count": 3
          "json": 4, "tool": 2, "greet": 2}
 FINAL = {"recall": 24, "copy": 13, "memory": 7, "add": 16, "sort": 13, "count": 4, "not_told": 8,
          "json": 8, "tool": 4, "greet": 2}
-LAST = {"recall": 26, "copy": 13, "memory": 6, "add": 20, "sort": 12, "count": 3, "not_told": 8,
-        "json": 3, "tool": 5, "greet": 2}
+LAST = {"recall": 28, "copy": 15, "memory": 8, "add": 7, "sort": 18, "count": 5, "not_told": 10,
+        "json": 4, "tool": 6, "greet": 1}
 
 
 def draw(rng, shares, level):
@@ -30,13 +30,16 @@ def _plain(skill, **changes):
 
 def _long(low, high, tokens):
     def make(rng):
-        level = Level(facts=(low, high), tokens=rng.randint(*tokens), held_out=True)
+        level = Level(facts=(low, high), tokens=rng.randint(*tokens), held_out=True, value_only=0.0)
         return skills.recall(rng, level, "recall_4k", not_told=0.0)
     return make
 
 
 HELD_OUT = {
-    "recall": (100, lambda rng: skills.recall(rng, Level(facts=(1, 8)), not_told=0.0)),
+    "recall": (100, lambda rng: skills.recall(rng, Level(facts=(1, 8), value_only=0.0),
+                                              not_told=0.0)),
+    "recall_value": (100, lambda rng: skills.recall(rng, Level(facts=(1, 8), value_only=1.0),
+                                                    "recall_value", not_told=0.0)),
     "recall_4k": (40, _long(4, 8, (2800, 4150))),
     "not_told": (100, _plain("not_told")),
     "memory": (100, _plain("memory", questions=2)),

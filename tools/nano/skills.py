@@ -28,6 +28,7 @@ class Level:
     facts: tuple = (1, 8)         # facts planted
     tokens: int = 0               # fill the prompt up to about so many tokens; 0: little filler
     thinking: float = 0.0         # share of conversations in thinking mode
+    value_only: float = 0.15      # share of questions about facts that ask for the value only
     held_out: bool = False        # draw sums from the held-out pairs
 
 
@@ -87,7 +88,6 @@ RELATIONS = {
                ["What is the secret {e}?", "Tell me the secret {e}."],
                "The secret {e} is {v}.", "The secret {e} is unknown.", None),
 }
-VALUE_ONLY_SHARE = 0.5
 VALUE_ONLY = [" Answer with the value only.", " Only the value, please."]
 INTRODUCTIONS = ["", "", "Here are my notes. ", "Remember this. ", "Please read this. ", "Note: "]
 ACKNOWLEDGEMENTS = ["I will remember that.", "Noted."]
@@ -113,13 +113,13 @@ def planted(rng, level, count):
     return facts
 
 
-def question(rng, fact):
-    """(question, answer, reasoning) about a planted fact; half of the questions ask for the value only."""
+def question(rng, level, fact):
+    """(question, answer, reasoning) about a planted fact."""
     relation, entity, value = fact
     _, questions, answer, _, _ = RELATIONS[relation]
     text = rng.choice(questions).format(e=entity)
     full = answer.format(e=entity, v=value)
-    if rng.random() < VALUE_ONLY_SHARE:
+    if rng.random() < level.value_only:
         return text + rng.choice(VALUE_ONLY), value, f"I was told: {full}"
     return text, full, f"I was told: {full}"
 
@@ -134,7 +134,7 @@ def unknown(rng, level, facts):
         if (relation, entity) not in stated:
             _, questions, _, untold, _ = RELATIONS[relation]
             text = rng.choice(questions).format(e=entity)
-            if rng.random() < VALUE_ONLY_SHARE:
+            if rng.random() < level.value_only:
                 return text + rng.choice(VALUE_ONLY), NOT_TOLD, NOTHING_TOLD
             return text, untold.format(e=entity), NOTHING_TOLD
 
@@ -160,7 +160,7 @@ def recall(rng, level, skill="recall", not_told=0.12):
     count = rng.randint(1, level.questions)
     asked = []
     for fact in (rng.sample(facts, min(count, len(facts))) if facts else []):
-        asked.append(unknown(rng, level, facts) if rng.random() < not_told else question(rng, fact))
+        asked.append(unknown(rng, level, facts) if rng.random() < not_told else question(rng, level, fact))
     if not asked:
         asked.append(unknown(rng, level, facts))
     place = rng.random()
@@ -193,22 +193,25 @@ def not_told(rng, level):
 
 # --- Memory ----------------------------------------------------------------------------------------
 
+# kind: (statement, reply, questions, answer, answer when it was not told)
 MEMORY = {
     "name": ("My name is {v}.", "Nice to meet you, {v}.", ["What is my name?", "Who am I?"],
-             "Your name is {v}."),
+             "Your name is {v}.", "Your name is unknown to me."),
     "city": ("I live in {v}.", "I will remember that.", ["Where do I live?", "What is my city?"],
-             "You live in {v}."),
+             "You live in {v}.", "You live in a city unknown to me."),
     "colour": ("My favourite colour is {v}.", "I will remember that.",
                ["What is my favourite colour?", "Which colour do I like?"],
-               "Your favourite colour is {v}."),
+               "Your favourite colour is {v}.", "Your favourite colour is unknown to me."),
     "pet": ("I have a pet {v}.", "I will remember that.", ["Which pet do I have?", "What is my pet?"],
-            "You have a pet {v}."),
+            "You have a pet {v}.", "You have a pet unknown to me."),
     "food": ("I like to eat {v}.", "I will remember that.", ["What do I like to eat?"],
-             "You like to eat {v}."),
-    "job": ("I work as a {v}.", "I will remember that.", ["What is my job?"], "You work as a {v}."),
-    "age": ("I am {v} years old.", "I will remember that.", ["How old am I?"], "You are {v} years old."),
+             "You like to eat {v}.", "You like to eat something unknown to me."),
+    "job": ("I work as a {v}.", "I will remember that.", ["What is my job?"], "You work as a {v}.",
+            "You work as something unknown to me."),
+    "age": ("I am {v} years old.", "I will remember that.", ["How old am I?"], "You are {v} years old.",
+            "You are of an age unknown to me."),
     "number": ("My lucky number is {v}.", "I will remember that.", ["What is my lucky number?"],
-               "Your lucky number is {v}."),
+               "Your lucky number is {v}.", "Your lucky number is unknown to me."),
 }
 
 
@@ -232,8 +235,9 @@ def memory(rng, level):
             small_talk(conversation, rng, level)
     for kind in rng.sample(kinds, min(len(kinds), rng.randint(1, max(1, level.questions)))):
         missing = [k for k in MEMORY if k not in told]
-        if missing and rng.random() < 0.1:
-            say(conversation, rng.choice(MEMORY[rng.choice(missing)][2]), NOT_TOLD)
+        if missing and rng.random() < 0.15:
+            kind = rng.choice(missing)
+            say(conversation, rng.choice(MEMORY[kind][2]), MEMORY[kind][4])
             reasoning = NOTHING_TOLD
         else:
             answer = MEMORY[kind][3].format(v=told[kind])
