@@ -32,6 +32,8 @@ struct TierRead {
   std::span<std::byte>
       destination;  // 4 KiB aligned; at least the block's bytes, rounded up to 4 KiB
   std::function<void(MissReason, const BlockInfo&)> done;
+  // Where it is thought to lie (root, parent, depth) and for whom it is read; other hosts are told.
+  BlockInfo asked = {};
 };
 
 struct TierWrite {

@@ -5,6 +5,7 @@
 // against the checksums, so bytes damaged with damage() come back as kCorrupt, as with a real tier.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -30,6 +31,7 @@ class FakeBlockTier final : public BlockTier {
   std::uint64_t reads = 0;
   std::uint64_t writes = 0;
   bool removes_on_failed_read = false;
+  bool newest_first = false;            // what is due at once completes in reverse order
   std::function<void(BlockInfo&)> lie;  // about what a good read has read
 
   bool contains(const BlockName& name) const override { return blocks_.contains(name); }
@@ -66,6 +68,7 @@ class FakeBlockTier final : public BlockTier {
       due.push_back(std::move(pending_[i]));
       pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
     }
+    if (newest_first) std::reverse(due.begin(), due.end());
     for (Pending& operation : due)
       operation.read ? finish(*operation.read) : finish(*operation.write);
     removals.insert(removals.end(), removals_.begin(), removals_.end());

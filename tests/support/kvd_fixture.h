@@ -111,6 +111,7 @@ struct SessionView {
   std::vector<kv::LookupAnswer> lookups;
   std::vector<kv::AdminAnswer> admin;
   int welcomes = 0;
+  bool has_arena = false;
   std::string goodbye;
   bool closed = false;
   bool killed = false;
@@ -118,10 +119,11 @@ struct SessionView {
 
 struct DaemonFixture {
   explicit DaemonFixture(std::uint64_t units = 64, bool with_disk = true,
-                         KvDaemonOptions given = {})
+                         KvDaemonOptions given = {}, bool with_peers = false)
       : memory(units) {
     given.epoch = 77;
-    daemon = std::make_unique<KvDaemon>(given, memory, with_disk ? &disk : nullptr);
+    daemon = std::make_unique<KvDaemon>(given, memory, with_disk ? &disk : nullptr,
+                                        with_peers ? &peers : nullptr);
   }
 
   TierNow time() const {
@@ -166,7 +168,8 @@ struct DaemonFixture {
       work();
       poll();
       work();
-      if (disk.pending() == 0 && daemon->settled() && !daemon->has_work()) break;
+      if (disk.pending() == 0 && peers.pending() == 0 && daemon->settled() && !daemon->has_work())
+        break;
     }
     poll();
   }
@@ -254,6 +257,7 @@ struct DaemonFixture {
       REQUIRE(!view.closed);
       view.closed = outgoing.close;
       view.killed = view.killed || outgoing.kill_process;
+      view.has_arena = view.has_arena || outgoing.with_arena;
       std::visit([&](auto& message) { take(id, view, message); }, outgoing.message);
     }
   }
@@ -296,6 +300,7 @@ struct DaemonFixture {
 
   FakeMemory memory;
   testing::FakeBlockTier disk;
+  testing::FakeBlockTier peers;  // what other hosts hold
   KvLayoutSpec layout = test_layout();
   std::unique_ptr<KvDaemon> daemon;
   Instant now;

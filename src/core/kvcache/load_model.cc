@@ -142,26 +142,35 @@ Duration PrefillModel::predict(Tokens context, Tokens fresh) const {
 
 LoadModel::LoadModel(const LoadModelOptions& options) : options_(options) {
   for (std::size_t tier = 0; tier < flows_.size(); ++tier)
-    flows_[tier] = {options_.bandwidth[tier] * kSeedSeconds, kSeedSeconds, Instant{}};
+    flows_[tier] = {options_.bandwidth[tier], kSeedSeconds, Instant{}};
 }
 
 void LoadModel::observe_load(KvTier tier, std::uint64_t bytes, Duration took, Instant now) {
   if (bytes == 0 || took <= Duration::zero()) return;
   Flow& flow = flows_[std::to_underlying(tier)];
-  const double age = to_seconds(std::max(now - flow.last, Duration::zero()));
-  const double keep = std::exp2(-age / to_seconds(options_.half_life));
-  flow.bytes = flow.bytes * keep + static_cast<double>(bytes);
-  flow.seconds = flow.seconds * keep + to_seconds(took);
+  const double rate = bytes_per_second(tier, now);
+  const double before = flow.seconds * keep(now - flow.last);
+  flow.seconds = before + to_seconds(took);
+  flow.rate = (rate * before + static_cast<double>(bytes)) / flow.seconds;
   flow.last = std::max(flow.last, now);
 }
 
-double LoadModel::bytes_per_second(KvTier tier) const {
+double LoadModel::keep(Duration age) const {
+  return std::exp2(-to_seconds(std::max(age, Duration::zero())) / to_seconds(options_.half_life));
+}
+
+// Only a pause longer than one half-life fades the speed: under way, the seed must not pull. It
+// fades by factors, not by differences: a thousandth of the seed's speed is a 32nd one half-life
+// later, not a half.
+double LoadModel::bytes_per_second(KvTier tier, Instant now) const {
   const Flow& flow = flows_[std::to_underlying(tier)];
-  return flow.bytes / flow.seconds;
+  const double seed = options_.bandwidth[std::to_underlying(tier)];
+  return seed * std::pow(flow.rate / seed, keep(now - flow.last - options_.half_life));
 }
 
 LoadDecision LoadModel::decide(Tokens prompt, std::span<const ResumeCandidate> candidates,
-                               const PrefillModel& prefill) const {
+                               const PrefillModel& prefill, const TierBytes& under_way,
+                               Instant now) const {
   LoadDecision best;
   best.prefill_without = prefill.predict(Tokens(0), prompt);
   best.prefill_after = best.prefill_without;
@@ -173,9 +182,10 @@ LoadDecision LoadModel::decide(Tokens prompt, std::span<const ResumeCandidate> c
     LoadDecision with{.hit = candidate.hit};
     double seconds = 0;
     for (std::size_t tier = 0; tier < candidate.bytes.size(); ++tier) {
+      if (candidate.bytes[tier] == 0) continue;
       with.bytes += candidate.bytes[tier];
-      seconds +=
-          static_cast<double>(candidate.bytes[tier]) / bytes_per_second(static_cast<KvTier>(tier));
+      seconds += static_cast<double>(candidate.bytes[tier] + under_way[tier]) /
+                 bytes_per_second(static_cast<KvTier>(tier), now);
     }
     with.load = to_duration(seconds);
     with.prefill_after = prefill.predict(candidate.hit, prompt - candidate.hit);
@@ -187,10 +197,12 @@ LoadDecision LoadModel::decide(Tokens prompt, std::span<const ResumeCandidate> c
   return best;
 }
 
-void LoadModel::record(const LoadDecision& decision, Duration load) {
+void LoadModel::record(const LoadDecision& decision, Tokens prompt, Tokens granted,
+                       const PrefillModel& prefill, Duration load) {
   if (decision.hit.value == 0) return;
   ++loads_;
-  if (load + decision.prefill_after > decision.prefill_without) ++slower_;
+  const Duration after = prefill.predict(granted, prompt - granted);
+  if (load + after > decision.prefill_without) ++slower_;
 }
 
 }  // namespace penstock::kvcache

@@ -1,16 +1,17 @@
 // Load or recompute: which part of a hit is worth fetching, decided by predicted time.
 //
 // Two things are measured while serving: how fast each tier delivers (bytes over time, older
-// loads forgotten with a half-life) and how long prefill takes, as T(new, ctx) = a + b*new +
-// c*new*(ctx + new/2), fitted by least squares with coefficients >= 0. Errors are relative, so
-// short and long chunks count alike; each observation makes the older ones count a little less;
-// one that is far off (a stall) is pulled in before it counts. Until there is data, the seeds of
-// the options hold.
+// loads forgotten with a half-life; after one without loads the speed fades back to the seed, so
+// that a slow spell does not end loading, and with it measuring, for ever) and how long prefill
+// takes, as T(new, ctx) = a + b*new + c*new*(ctx + new/2), fitted by least squares with
+// coefficients >= 0. Errors are relative, so short and long chunks count alike; each observation
+// makes the older ones count a little less; one that is far off (a stall) is pulled in before it
+// counts. Until there is data, the seeds of the options hold.
 //
 // decide() compares, for every point where the hit could resume, load time + prefill of the rest,
-// and takes the least; points below `hit_tokens_min` are not worth the trouble. Loading and
-// computing are taken one after the other: the fetch begins in the queue, so overlap only makes
-// it better.
+// and takes the least. What a tier has under way comes before what is asked of it. Points below
+// `hit_tokens_min` are not worth the trouble. Loading and computing are taken one after the other:
+// the fetch begins in the queue, so overlap only makes it better.
 //
 // Invariants: the decision's numbers are those it was made with. Coefficients are never negative.
 // Errors: observations of no tokens, bytes or time are ignored. Concurrency: one thread.
@@ -57,10 +58,12 @@ struct LoadModelOptions {
   Tokens hit_tokens_min{0};  // shorter hits are not worth the trouble
 };
 
+using TierBytes = std::array<std::uint64_t, 5>;  // by KvTier
+
 // One point where a hit could resume: what lies before it, and in which tiers.
 struct ResumeCandidate {
   Tokens hit;
-  std::array<std::uint64_t, 5> bytes{};  // to load, by KvTier
+  TierBytes bytes{};  // to load
 };
 
 struct LoadDecision {
@@ -82,20 +85,25 @@ class LoadModel {
 
   // The best of the points for a prompt of `prompt` tokens; none, or none that pays: hit 0.
   LoadDecision decide(Tokens prompt, std::span<const ResumeCandidate> candidates,
-                      const PrefillModel& prefill) const;
-  // A decision's load has ended: counts it, and whether computing would have been faster.
-  void record(const LoadDecision& decision, Duration load);
+                      const PrefillModel& prefill, const TierBytes& under_way, Instant now) const;
+  // A decision's load has ended with `granted` tokens of that prompt: counts it, and whether
+  // computing would have been faster.
+  void record(const LoadDecision& decision, Tokens prompt, Tokens granted,
+              const PrefillModel& prefill, Duration load);
 
-  double bytes_per_second(KvTier tier) const;
+  double bytes_per_second(KvTier tier, Instant now) const;
   std::uint64_t loads() const { return loads_; }
   std::uint64_t loads_slower_than_recompute() const { return slower_; }
 
  private:
   struct Flow {
-    double bytes = 0;
-    double seconds = 0;
+    double rate = 0;     // bytes per second
+    double seconds = 0;  // of loading that it was measured over
     Instant last{};
   };
+
+  // The part that is left after so long.
+  double keep(Duration age) const;
 
   LoadModelOptions options_;
   std::array<Flow, 5> flows_{};

@@ -90,17 +90,17 @@ TEST_CASE(
 
 TEST_CASE("measured bandwidth replaces the seed and forgets") {
   LoadModel model({});
-  CHECK(model.bytes_per_second(KvTier::kDisk) == doctest::Approx(1e9));
+  CHECK(model.bytes_per_second(KvTier::kDisk, at(0)) == doctest::Approx(1e9));
   for (int i = 0; i < 100; ++i)
     model.observe_load(KvTier::kDisk, 50'000'000, milliseconds(100), at(1 + i));
-  CHECK(model.bytes_per_second(KvTier::kDisk) == doctest::Approx(0.5e9).epsilon(0.02));
-  CHECK(model.bytes_per_second(KvTier::kHost) == doctest::Approx(8e9));
+  CHECK(model.bytes_per_second(KvTier::kDisk, at(100)) == doctest::Approx(0.5e9).epsilon(0.02));
+  CHECK(model.bytes_per_second(KvTier::kHost, at(100)) == doctest::Approx(8e9));
   // Ten half-lives later one observation outweighs all before.
   model.observe_load(KvTier::kDisk, 200'000'000, milliseconds(100), at(700));
-  CHECK(model.bytes_per_second(KvTier::kDisk) > 1.8e9);
+  CHECK(model.bytes_per_second(KvTier::kDisk, at(701)) > 1.8e9);
   model.observe_load(KvTier::kDisk, 0, milliseconds(100), at(701));
   model.observe_load(KvTier::kDisk, 5, Duration::zero(), at(701));
-  CHECK(model.bytes_per_second(KvTier::kDisk) > 1.8e9);
+  CHECK(model.bytes_per_second(KvTier::kDisk, at(701)) > 1.8e9);
 }
 
 TEST_CASE("what is predicted to be faster is chosen, with its numbers") {
@@ -148,7 +148,7 @@ TEST_CASE("what is predicted to be faster is chosen, with its numbers") {
   };
   for (const Case& c : cases) {
     CAPTURE(c.what);
-    const auto decision = model.decide(Tokens(c.prompt), c.candidates, prefill);
+    const auto decision = model.decide(Tokens(c.prompt), c.candidates, prefill, {}, at(0));
     CHECK(decision.hit == Tokens(c.hit));
     CHECK(decision.rest == c.rest);
     CHECK(decision.prefill_without == prefill.predict(Tokens(0), Tokens(c.prompt)));
@@ -161,17 +161,62 @@ TEST_CASE("what is predicted to be faster is chosen, with its numbers") {
   }
 }
 
-TEST_CASE("loads that were slower than computing are counted") {
+TEST_CASE("a slow spell is forgotten: without loads the speed fades back to the seed") {
   LoadModel model({});
-  const auto decision = model.decide(Tokens(10'000), {{candidate(8192, 8192 * 1000, 0)}},
-                                     PrefillModel({0.005, 50e-6, 0}));
+  const PrefillModel prefill({0.005, 50e-6, 0});
+  const ResumeCandidate candidates[] = {candidate(8192, 0, 8192 * 10'000)};  // 82 MB, 0.4 s
+  const auto hit = [&](double when) {
+    return model.decide(Tokens(10'000), candidates, prefill, {}, at(when)).hit;
+  };
+  CHECK(hit(0) == Tokens(8192));
+  for (int second = 1; second <= 600; ++second)
+    model.observe_load(KvTier::kDisk, 1'000'000, seconds(1), at(second));
+  CHECK(hit(601) == Tokens(0));
+  CHECK(hit(660) == Tokens(0));
+  CHECK(hit(1200) == Tokens(8192));  // ten half-lives of 60 s
+  CHECK(model.bytes_per_second(KvTier::kDisk, at(1200)) == doctest::Approx(1e9).epsilon(0.02));
+  // What is measured then counts, not the slow spell once more.
+  model.observe_load(KvTier::kDisk, 10'000'000, milliseconds(10), at(1200));
+  CHECK(model.bytes_per_second(KvTier::kDisk, at(1200)) == doctest::Approx(1e9).epsilon(0.02));
+}
+
+TEST_CASE("what is under way from the same tier comes first") {
+  const LoadModel model({});
+  const PrefillModel prefill({0.005, 50e-6, 0});
+  const ResumeCandidate candidates[] = {candidate(8192, 0, 8192 * 10'000)};
+  const auto decide = [&](std::uint64_t host, std::uint64_t disk) {
+    TierBytes under_way{};
+    under_way[kHost] = host;
+    under_way[kDisk] = disk;
+    return model.decide(Tokens(10'000), candidates, prefill, under_way, at(0));
+  };
+  CHECK(decide(1'000'000'000'000, 0).load == decide(0, 0).load);
+  CHECK(decide(0, 100'000'000).load - decide(0, 0).load == milliseconds(100));
+  CHECK(decide(0, 100'000'000).bytes == 8192 * 10'000);
+  CHECK(decide(0, 1'000'000'000).rest == MissReason::kRecomputeFaster);
+}
+
+TEST_CASE("loads that were slower than computing are counted, by what they brought") {
+  LoadModel model({});
+  const PrefillModel prefill({0.005, 50e-6, 0});
+  const auto decision =
+      model.decide(Tokens(10'000), {{candidate(8192, 8192 * 1000, 0)}}, prefill, {}, at(0));
   REQUIRE(decision.hit == Tokens(8192));
-  model.record(decision, decision.load);
+  const auto record = [&](std::int64_t granted, Duration load) {
+    model.record(decision, Tokens(10'000), Tokens(granted), prefill, load);
+  };
+  record(8192, decision.load);
+  record(64, decision.load);
   CHECK(model.loads_slower_than_recompute() == 0);
-  model.record(decision, decision.load + decision.saved() + milliseconds(1));
-  model.record({}, seconds(5));  // nothing was loaded
-  CHECK(model.loads() == 2);
+  record(8192, decision.load + decision.saved() + milliseconds(1));
   CHECK(model.loads_slower_than_recompute() == 1);
+  record(64, decision.load + decision.saved() / 2);  // most of it did not come in time
+  CHECK(model.loads_slower_than_recompute() == 2);
+  record(0, milliseconds(1));
+  CHECK(model.loads_slower_than_recompute() == 3);
+  model.record({}, Tokens(10'000), Tokens(0), prefill, seconds(5));  // nothing was to be loaded
+  CHECK(model.loads() == 5);
+  CHECK(model.loads_slower_than_recompute() == 3);
 }
 
 }  // namespace penstock::kvcache

@@ -120,7 +120,7 @@ void Admin::handle(kv::SessionId session, const kv::Admin& command, const Sessio
 
 Result<std::string> Admin::answer(const kv::Admin& command, const json::object& arguments,
                                   const SessionNumbers& sessions, TierNow now) {
-  if (command.command == "stat") return json::serialize(describe_stat(inside_, sessions));
+  if (command.command == "stat") return json::serialize(describe_stat(inside_, sessions, now));
   if (command.command == "ls") return list(inside_, arguments, now);
   if (command.command == "explain") return explain(inside_, arguments);
   if (command.command == "gc") return collect_garbage(inside_, arguments, now);

@@ -68,7 +68,7 @@ TEST_CASE("stat tells what is held, by tier, class and tenant, and why things we
   f.settle();
   const json::object stat = f.answer_to("stat");
   CHECK(number(stat.at("host").at("blocks")) == 4);
-  CHECK(number(stat.at("host").at("removals").at("evicted_host")) == 1);
+  CHECK(number(stat.at("host").at("removals").at("evicted_share")) == 1);
   CHECK(number(stat.at("disk").at("blocks")) == 5);
   CHECK(number(stat.at("acquires").at("hit_blocks_host")) == 3);
   CHECK(number(stat.at("acquires").at("hit_tokens")) == 3 * 64);

@@ -34,7 +34,8 @@ json::object host_stat(const Inside& inside, const SessionNumbers& sessions) {
   const kvcache::HostUsage usage = inside.holdings.host().usage();
   const KvStatistics& statistics = inside.statistics;
   const std::uint64_t evicted =
-      statistics.host_removals[static_cast<std::size_t>(MissReason::kEvictedHost)];
+      statistics.host_removals[static_cast<std::size_t>(MissReason::kEvictedHost)] +
+      statistics.host_removals[static_cast<std::size_t>(MissReason::kEvictedShare)];
   return {
       {"blocks", usage.blocks},
       {"bytes", usage.bytes},
@@ -52,7 +53,10 @@ json::object host_stat(const Inside& inside, const SessionNumbers& sessions) {
 
 json::value disk_stat(const Inside& inside) {
   const BlockTier* disk = inside.holdings.disk();
-  if (disk == nullptr) return nullptr;
+  if (disk == nullptr) {
+    if (inside.disk_failure.empty()) return nullptr;
+    return json::object{{"in_service", false}, {"state", inside.disk_failure}};
+  }
   const TierStats stats = disk->stats();
   ReasonCounts removals;
   std::ranges::copy(stats.removals, removals.begin());
@@ -72,6 +76,16 @@ json::value disk_stat(const Inside& inside) {
                       {"removals", counts(removals)}};
 }
 
+json::value peer_stat(const Inside& inside) {
+  const BlockTier* peers = inside.holdings.peers();
+  if (peers == nullptr) return nullptr;
+  const TierStats stats = peers->stats();
+  return json::object{{"in_service", stats.in_service}, {"state", stats.state},
+                      {"blocks", stats.blocks},         {"index_bytes", stats.index_bytes},
+                      {"reads", stats.reads},           {"read_bytes", stats.read_bytes},
+                      {"corrupt", stats.corrupt},       {"io_errors", stats.io_errors}};
+}
+
 json::array tenant_stat(const Inside& inside) {
   json::array rows;
   for (const auto& [who, use] : inside.statistics.tenants) {
@@ -83,8 +97,9 @@ json::array tenant_stat(const Inside& inside) {
          {"host_blocks", use.host_blocks},
          {"host_bytes", use.host_bytes},
          {"stored_blocks", use.stored_blocks},
-         {"hit_blocks_host", use.hit_blocks_host},
-         {"hit_blocks_disk", use.hit_blocks_disk},
+         {"hit_blocks_host", use.hits.host},
+         {"hit_blocks_disk", use.hits.disk},
+         {"hit_blocks_peer", use.hits.peer},
          {"hit_tokens", use.hit_tokens},
          {"miss_blocks", use.miss_blocks}});
   }
@@ -228,38 +243,47 @@ std::optional<BlockKey> parse_key(std::string_view digits) {
   return key;
 }
 
-json::object describe_stat(const Inside& inside, const SessionNumbers& sessions) {
+json::object describe_stat(const Inside& inside, const SessionNumbers& sessions, TierNow now) {
   const KvStatistics& statistics = inside.statistics;
   return {
       {"host", host_stat(inside, sessions)},
       {"disk", disk_stat(inside)},
+      {"peers", peer_stat(inside)},
       {"acquires", json::object{{"count", statistics.acquires},
                                 {"open_leases", inside.leases.open()},
+                                {"open_keys", inside.leases.keys_open()},
                                 {"ended_leases", statistics.leases_ended},
-                                {"hit_blocks_host", statistics.hit_blocks_host},
-                                {"hit_blocks_disk", statistics.hit_blocks_disk},
+                                {"refused_over_limit", statistics.acquires_over_limit},
+                                {"hit_blocks_host", statistics.hits.host},
+                                {"hit_blocks_disk", statistics.hits.disk},
+                                {"hit_blocks_peer", statistics.hits.peer},
                                 {"hit_windows", statistics.hit_windows},
                                 {"hit_tokens", statistics.hit_tokens},
                                 {"prefix_ended_by", counts(statistics.misses)}}},
       {"loads",
-       json::object{{"started", statistics.loads},
-                    {"in_flight", inside.loads.in_flight()},
-                    {"bytes", statistics.load_bytes},
-                    {"disk_bytes_per_second", inside.load_model.bytes_per_second(KvTier::kDisk)},
-                    {"decided", inside.load_model.loads()},
-                    {"slower_than_recompute", inside.load_model.loads_slower_than_recompute()},
-                    {"ended", counts(statistics.loads_ended)}}},
+       json::object{
+           {"started", statistics.loads},
+           {"in_flight", inside.loads.in_flight()},
+           {"bytes", statistics.load_bytes},
+           {"disk_bytes_per_second", inside.load_model.bytes_per_second(KvTier::kDisk, now.now)},
+           {"peer_bytes_per_second", inside.load_model.bytes_per_second(KvTier::kPeer, now.now)},
+           {"decided", inside.load_model.loads()},
+           {"slower_than_recompute", inside.load_model.loads_slower_than_recompute()},
+           {"ended", counts(statistics.loads_ended)}}},
       {"stores", json::object{{"blocks", statistics.stored_blocks},
                               {"bytes", statistics.stored_bytes},
                               {"already_there", statistics.stored_already},
                               {"pending", inside.stores.pending()},
                               {"refused", counts(statistics.stores_refused)},
+                              {"refused_other_layout", statistics.stores_other_layout},
                               {"dropped", statistics.stores_dropped}}},
       {"writes", json::object{{"queued", inside.writes.queued()},
                               {"in_flight", inside.writes.in_flight()},
                               {"ended", counts(statistics.writes_ended)},
                               {"dropped", statistics.writes_dropped}}},
       {"disk_removals_told", counts(statistics.disk_removals)},
+      {"roots",
+       json::object{{"named", inside.roots.size()}, {"replaced", statistics.roots_replaced}}},
       {"reports",
        json::object{{"count", statistics.reports}, {"confirmed", statistics.reports_confirmed}}},
       {"sessions", json::object{{"open", sessions.sessions},

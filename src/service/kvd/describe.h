@@ -19,7 +19,8 @@ namespace penstock::service {
 std::string hex(const BlockKey& key);
 std::optional<BlockKey> parse_key(std::string_view digits);
 
-boost::json::object describe_stat(const Inside& inside, const SessionNumbers& sessions);
+boost::json::object describe_stat(const Inside& inside, const SessionNumbers& sessions,
+                                  TierNow now);
 // kAll: with what export needs, layouts of roots and parents, classes and tenants of blocks.
 enum class Details : std::uint8_t { kFew, kAll };
 // Every root with what memory holds of it, by key; at most `limit` after `after`. The disk knows no

@@ -64,8 +64,8 @@ void Fetches::serve(const Key& key, HostBlock block) {
   const bool is_new = pinned_.emplace(key, block).second;
   ENSURE(is_new);
   pinned_bytes_[key.first] += host.at(block).bytes;
-  answers_.push_back({key.first, key.second, MissReason::kNone, host.at(block).info,
-                      holdings_.bytes(block)});
+  answers_.push_back(
+      {key.first, key.second, MissReason::kNone, host.at(block).info, holdings_.bytes(block)});
 }
 
 void Fetches::unpin(kv::SessionId session, std::uint64_t number) {
@@ -79,8 +79,8 @@ void Fetches::unpin(kv::SessionId session, std::uint64_t number) {
 }
 
 void Fetches::close(kv::SessionId session) {
-  for (auto it = pinned_.lower_bound({session, 0}); it != pinned_.end() && it->first.first == session;
-       it = pinned_.erase(it))
+  for (auto it = pinned_.lower_bound({session, 0});
+       it != pinned_.end() && it->first.first == session; it = pinned_.erase(it))
     holdings_.host().unpin(it->second);
   pinned_bytes_.erase(session);
   for (auto it = waiting_.lower_bound({session, 0});
@@ -109,6 +109,10 @@ void Fetches::stop_waiting(std::map<Key, Wait>::iterator wait, MissReason reason
   const auto [key, state] = *wait;
   deadlines_.erase({state.deadline, key});
   waiting_.erase(wait);
+  // A block that arrived in the turn in which its ancestor was found damaged went with it.
+  HostTier& host = holdings_.host();
+  if (reason == MissReason::kNone && !(host.valid(state.block) && host.sealed(state.block)))
+    reason = MissReason::kParentGone;
   if (reason == MissReason::kNone) {
     serve(key, state.block);
   } else {

@@ -1,53 +1,26 @@
 // Fetches: single blocks for the daemons of other hosts, by name.
 //
-// Each block of a request is answered on its own: pinned where it is in memory, loaded when it is on
-// this host's disk, missed otherwise. Other hosts are never asked, so two daemons that name each
+// Each block of a request is answered on its own: pinned where it is in memory, loaded when it is
+// on this host's disk, missed otherwise. Other hosts are never asked, so two daemons that name each
 // other as peers can't wait for one another. A pin ends with unpin() or with its session.
 //
 // Invariants: exactly one Fetched per block asked for, unless its session closes first; only sealed
-// blocks are served. Limits: an eighth of the arena pinned by a session; beyond it, when no load may
-// be started, and when the budget is over: kTooSlow.
-// Concurrency: one thread. Source: docs/protocol/kv-peers.md.
+// blocks are served. Limits: an eighth of the arena pinned by a session; beyond it, when no load
+// may be started, and when the budget is over: kTooSlow. Concurrency: one thread. Source:
+// docs/protocol/kv-peers.md.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <utility>
 #include <vector>
 
+#include "service/kvd/fetch.h"
 #include "service/kvd/loads.h"
 
 namespace penstock::service {
-
-struct FetchBlock {
-  BlockName name;
-  BlockKey parent;
-  std::uint32_t depth = 0;
-  bool operator==(const FetchBlock&) const = default;
-};
-
-struct Fetch {
-  std::uint64_t first = 0;  // the blocks have the numbers first, first + 1, ...
-  BlockKey root;
-  TtlClass ttl_class = 0;
-  std::uint64_t tenant = 0;
-  std::vector<FetchBlock> blocks;
-  Duration budget{};
-  bool operator==(const Fetch&) const = default;
-};
-
-struct Fetched {
-  kv::SessionId session;
-  std::uint64_t number = 0;
-  MissReason reason = MissReason::kNone;
-  // With kNone: the block and its bytes in the arena, pinned until unpin().
-  BlockInfo info;
-  std::span<const std::byte> payload;
-};
 
 class Fetches {
  public:

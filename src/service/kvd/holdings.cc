@@ -17,13 +17,14 @@ MissReason cause(const kvcache::HostRemoval& removal) {
 
 }  // namespace
 
-Holdings::Holdings(std::span<std::byte> arena, BlockTier* disk, EventLog& log,
-                   KvStatistics& statistics, std::size_t history_max)
+Holdings::Holdings(std::span<std::byte> arena, BlockTier* disk, BlockTier* peers, EventLog& log,
+                   KvStatistics& statistics, std::size_t history_max, double tenant_share_max)
     : arena_(arena),
       disk_(disk),
+      peers_(peers),
       log_(log),
       statistics_(statistics),
-      host_(arena.size()),
+      host_(arena.size(), tenant_share_max),
       history_({.names_max = history_max}) {}
 
 std::span<std::byte> Holdings::bytes(HostBlock block) {
@@ -138,7 +139,8 @@ void Holdings::tell(const kvcache::HostRemovals& removals, TierNow now) {
   for (const kvcache::HostRemoval& removal : removals) {
     log_.add({removal.name, KvTier::kHost, false, removal.reason});
     ++at(statistics_.host_removals, removal.reason);
-    if (removal.reason == MissReason::kEvictedHost) statistics_.idle_when_evicted += removal.idle;
+    if (removal.reason == MissReason::kEvictedHost || removal.reason == MissReason::kEvictedShare)
+      statistics_.idle_when_evicted += removal.idle;
     TenantUse& use = statistics_.of(removal.ttl_class, removal.tenant);
     --use.host_blocks;
     use.host_bytes -= removal.bytes;

@@ -1,4 +1,5 @@
-// Holdings: what this host holds in memory and on disk, kept true in every place that tells of it.
+// Holdings: what this host holds in memory and on disk, kept true in every place that tells of it,
+// and the other hosts that may be asked.
 //
 // Each change of a tier passes through here, so that the event log, the statistics and the history
 // of removals always agree with the host tier. A block that leaves memory and is on no lower tier
@@ -30,18 +31,27 @@ using kvcache::HostTier;
 
 class Holdings {
  public:
-  Holdings(std::span<std::byte> arena, BlockTier* disk, EventLog& log, KvStatistics& statistics,
-           std::size_t history_max);
+  Holdings(std::span<std::byte> arena, BlockTier* disk, BlockTier* peers, EventLog& log,
+           KvStatistics& statistics, std::size_t history_max, double tenant_share_max);
 
   HostTier& host() { return host_; }
   const HostTier& host() const { return host_; }
   BlockTier* disk() { return disk_; }
+  BlockTier* peers() { return peers_; }
+  // kDisk or kPeer; null when there is none.
+  BlockTier* tier(KvTier tier) { return tier == KvTier::kPeer ? peers_ : disk_; }
   std::span<std::byte> bytes(HostBlock block);
   std::span<std::byte> place(HostBlock block);  // its bytes and the rest of the last unit
   std::span<std::byte> scratch(std::uint64_t offset, std::uint64_t bytes);  // of take_scratch()
 
   std::optional<HostBlock> find_sealed(const BlockName& name) const;
   bool on_disk(const BlockName& name) const { return disk_ != nullptr && disk_->contains(name); }
+  // The fastest tier below memory that has it: the disk, or another host.
+  std::optional<KvTier> below(const BlockName& name) const {
+    if (on_disk(name)) return KvTier::kDisk;
+    if (peers_ != nullptr && peers_->contains(name)) return KvTier::kPeer;
+    return std::nullopt;
+  }
   // Why nobody holds it, as far as is known.
   MissReason why_missing(const BlockName& name) const;
   kvcache::MissHistory& history() { return history_; }
@@ -68,6 +78,7 @@ class Holdings {
 
   std::span<std::byte> arena_;
   BlockTier* disk_;
+  BlockTier* peers_;
   EventLog& log_;
   KvStatistics& statistics_;
   HostTier host_;

@@ -19,6 +19,7 @@ struct KnownRoot {
   std::string scope;
   std::string build;
   KvLayoutSpec layout;
+  std::uint64_t used = 0;  // order of last use
 };
 
 struct SessionNumbers {
@@ -41,6 +42,7 @@ struct Inside {
   const kvcache::LoadModel& load_model;
   const std::map<BlockKey, KnownRoot>& roots;
   const std::vector<TtlClassSpec>& classes;
+  const std::string& disk_failure;
 };
 
 }  // namespace penstock::service

@@ -7,8 +7,10 @@
 #include <utility>
 #include <variant>
 
+#include "base/check.h"
 #include "service/kvd/admin.h"
 #include "service/kvd/describe.h"
+#include "service/kvd/fetches.h"
 
 namespace penstock::service {
 namespace {
@@ -16,7 +18,6 @@ namespace {
 // Limits of what a session may register.
 constexpr std::size_t kPoolsMax = 16;
 constexpr std::size_t kSlicesMax = 4096;
-constexpr std::size_t kRootsMax = 4096;
 constexpr std::size_t kTextMax = 1024;
 constexpr std::size_t kSuspectsMax = 1024;                    // copies waiting to be looked at
 constexpr Duration kTierTick = std::chrono::seconds(1);       // expiry, reclaim
@@ -32,6 +33,12 @@ bool is_sound(const KvLayoutSpec& layout) {
   return layout.window_slices.empty() || layout.window_tokens % layout.block_tokens == 0;
 }
 
+// A tool asks about the daemon; it gets no blocks, and nothing it says changes what others get.
+bool is_for_tools(const kv::ClientMessage& message) {
+  return std::holds_alternative<kv::Hello>(message) || std::holds_alternative<kv::Admin>(message) ||
+         std::holds_alternative<kv::Lookup>(message) || std::holds_alternative<kv::Alive>(message);
+}
+
 }  // namespace
 
 struct KvDaemon::State {
@@ -44,18 +51,20 @@ struct KvDaemon::State {
     std::map<std::uint32_t, RegisteredPool> pools;
   };
 
-  State(KvDaemonOptions given, KvMemory& memory, BlockTier* disk)
+  State(KvDaemonOptions given, KvMemory& memory, BlockTier* disk, BlockTier* peers)
       : options(std::move(given)),
         arena(memory.arena()),
         log(options.event_history_max),
-        holdings(arena, disk, log, statistics, options.history_max),
+        holdings(arena, disk, peers, log, statistics, options.history_max,
+                 options.tenant_share_max),
         loads(holdings, statistics, load_model, options.loads_in_flight_max),
         writes(holdings, statistics),
         leases(holdings, loads, writes, statistics, records, load_model),
+        fetches(holdings, loads),
         stores(memory, holdings, writes, statistics, options.stores_pending_max),
         feed(options.epoch, log, [this] { return holdings.snapshot(); }),
         admin({holdings, log, loads, writes, leases, stores, statistics, records, reuse, load_model,
-               roots, options.classes}) {}
+               roots, options.classes, options.disk_failure}) {}
 
   // One overload per message; false: the session breaks the protocol and was sent away.
   void on(kv::SessionId id, Session& session, kv::Hello hello, TierNow now);
@@ -74,6 +83,8 @@ struct KvDaemon::State {
   void check_silence(TierNow now);
   std::uint64_t quarantined_bytes() const;
   SessionNumbers session_numbers() const;
+  // What is known of a root that is being used; null: nothing.
+  const KnownRoot* use_root(const BlockKey& root);
   // Ends a turn: what has become of it is sent and handed to the disk.
   void end_turn(TierNow now);
 
@@ -88,18 +99,21 @@ struct KvDaemon::State {
   AcquireRecords records;
   kvcache::ReuseDistance reuse;
   Leases leases;
+  Fetches fetches;
   Stores stores;
   EventFeed feed;
   std::map<BlockKey, KnownRoot> roots;
+  std::uint64_t last_root_use = 0;
   Admin admin;
   Outbox outbox;
   std::map<kv::SessionId, Session> sessions;
   std::deque<HostBlock> suspects;
   Instant polled;
+  TierNow turn;  // when the last one was
 };
 
-KvDaemon::KvDaemon(KvDaemonOptions options, KvMemory& memory, BlockTier* disk)
-    : state_(std::make_unique<State>(std::move(options), memory, disk)) {}
+KvDaemon::KvDaemon(KvDaemonOptions options, KvMemory& memory, BlockTier* disk, BlockTier* peers)
+    : state_(std::make_unique<State>(std::move(options), memory, disk, peers)) {}
 
 KvDaemon::~KvDaemon() = default;
 
@@ -116,6 +130,7 @@ void KvDaemon::open(kv::SessionId session, TierNow now) {
 void KvDaemon::close(kv::SessionId session, TierNow now) {
   State& s = *state_;
   s.leases.close(session);
+  s.fetches.close(session);
   s.stores.close(session);
   s.admin.close(session);
   s.feed.drop(session);
@@ -132,6 +147,10 @@ void KvDaemon::handle(kv::SessionId session, kv::ClientMessage message, TierNow 
   found->second.silent = false;
   if (!found->second.greeted && !std::holds_alternative<kv::Hello>(message)) {
     s.dismiss(session, found->second, "the first message must be Hello");
+    return;
+  }
+  if (found->second.hello.role == "tool" && !is_for_tools(message)) {
+    s.dismiss(session, found->second, "a session of role tool may only ask Admin and Lookup");
     return;
   }
   std::visit([&](auto& value) { s.on(session, found->second, std::move(value), now); }, message);
@@ -170,8 +189,15 @@ void KvDaemon::poll(TierNow now) {
     s.writes.finish();
     for (const TierRemoval& removal : removals)
       s.holdings.removed_from_disk(removal, now);
-    s.leases.loaded(s.loads.finish(now), now);
   }
+  if (BlockTier* peers = s.holdings.peers()) {
+    std::vector<TierRemoval> removals;  // told by the peers, when they tell what they hold
+    peers->poll(now, removals);
+  }
+  const std::vector<LoadEnded> loaded = s.loads.finish(now);
+  s.leases.loaded(loaded, now);
+  s.fetches.loaded(loaded);
+  s.fetches.expire(now);
   s.check_silence(now);
   s.end_turn(now);
 }
@@ -185,10 +211,13 @@ std::optional<Instant> KvDaemon::next_deadline() const {
   for (const auto& [id, session] : s.sessions)
     if (!session.silent && !session.doomed && s.leases.open(id) > 0)
       consider(session.heard + s.options.silence_max);
-  if (const BlockTier* disk = const_cast<State&>(s).holdings.disk()) {
-    const bool is_busy =
-        s.loads.in_flight() > 0 || s.writes.in_flight() > 0 || s.admin.in_flight() > 0;
-    consider(s.polled + (disk->event_fd() < 0 && is_busy ? kTierPoll : kTierTick));
+  if (const auto fetched = s.fetches.next_deadline()) consider(*fetched);
+  const bool is_busy =
+      s.loads.in_flight() > 0 || s.writes.in_flight() > 0 || s.admin.in_flight() > 0;
+  for (const KvTier below : {KvTier::kDisk, KvTier::kPeer}) {
+    const BlockTier* tier = const_cast<State&>(s).holdings.tier(below);
+    if (tier != nullptr)
+      consider(s.polled + (tier->event_fd() < 0 && is_busy ? kTierPoll : kTierTick));
   }
   return next;
 }
@@ -201,13 +230,38 @@ void KvDaemon::set_congested(kv::SessionId session, bool congested) {
   state_->feed.set_congested(session, congested);
 }
 
+void KvDaemon::fetch(kv::SessionId session, const Fetch& fetch, TierNow now) {
+  State& s = *state_;
+  const auto found = s.sessions.find(session);
+  if (found == s.sessions.end() || found->second.doomed) return;
+  ENSURE(found->second.greeted);
+  found->second.heard = now.now;
+  s.fetches.start(session, fetch, now);
+  s.end_turn(now);
+}
+
+void KvDaemon::unpin(kv::SessionId session, std::uint64_t number) {
+  state_->fetches.unpin(session, number);
+}
+
+std::vector<Fetched> KvDaemon::take_fetched() {
+  return state_->fetches.take();
+}
+
+std::optional<std::uint32_t> KvDaemon::bytes_of(const BlockName& name) const {
+  State& s = *state_;
+  if (const auto block = s.holdings.find_sealed(name))
+    return static_cast<std::uint32_t>(s.holdings.host().at(*block).bytes);
+  return s.holdings.on_disk(name) ? s.holdings.disk()->size_of(name) : std::nullopt;
+}
+
 bool KvDaemon::settled() const {
   return state_->writes.settled() && !state_->stores.has_work();
 }
 
 std::string KvDaemon::stat_json() const {
   const State& s = *state_;
-  return boost::json::serialize(describe_stat(s.admin.inside(), s.session_numbers()));
+  return boost::json::serialize(describe_stat(s.admin.inside(), s.session_numbers(), s.turn));
 }
 
 void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Hello hello, TierNow) {
@@ -225,9 +279,10 @@ void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Hello hello, Ti
                    "ever be found; give both the same kv secret file");
   session.greeted = true;
   session.hello = std::move(hello);
+  const bool with_arena = session.hello.role != "tool";
   outbox.send({id,
                kv::Welcome{kv::kKvProtocolVersion, options.epoch, arena.size(), options.classes},
-               false, true, false});
+               false, with_arena, false});
 }
 
 void KvDaemon::State::on(kv::SessionId id, Session& session, kv::RegisterPool pool, TierNow) {
@@ -242,12 +297,27 @@ void KvDaemon::State::on(kv::SessionId id, Session& session, kv::RegisterRoot ro
   const auto known = roots.find(root.root);
   if (known != roots.end() && known->second.layout != root.layout)
     return dismiss(id, session, "a root is registered with two layouts: its key omits the layout");
-  if (known != roots.end() || roots.size() >= kRootsMax) return;  // names are for people only
+  if (known != roots.end()) {
+    use_root(root.root);
+    return;
+  }
+  if (roots.size() >= std::max<std::size_t>(options.roots_max, 1)) {
+    roots.erase(
+        std::ranges::min_element(roots, {}, [](const auto& entry) { return entry.second.used; }));
+    ++statistics.roots_replaced;
+  }
   root.scope.resize(std::min(root.scope.size(), kTextMax));
   root.build.resize(std::min(root.build.size(), kTextMax));
   holdings.history().describe(root.root, root.scope, root.build);
-  roots.emplace(root.root,
-                KnownRoot{std::move(root.scope), std::move(root.build), std::move(root.layout)});
+  roots.emplace(root.root, KnownRoot{std::move(root.scope), std::move(root.build),
+                                     std::move(root.layout), ++last_root_use});
+}
+
+const KnownRoot* KvDaemon::State::use_root(const BlockKey& root) {
+  const auto known = roots.find(root);
+  if (known == roots.end()) return nullptr;
+  known->second.used = ++last_root_use;
+  return &known->second;
 }
 
 void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Acquire request, TierNow now) {
@@ -257,7 +327,10 @@ void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Acquire request
     return dismiss(id, session, "more keys in one acquire than this KV daemon allows");
   if (!std::ranges::is_sorted(request.windows))
     return dismiss(id, session, "window depths of an acquire are not in order");
-  if (leases.open(id) >= options.leases_max) {
+  const bool too_many_keys =
+      leases.keys_open() + request.keys.size() > options.acquire_keys_open_max;
+  if (leases.open(id) >= options.leases_max || too_many_keys) {
+    ++statistics.acquires_over_limit;
     kv::Granted refusal;
     refusal.lease = request.lease;
     refusal.final = true;
@@ -267,9 +340,8 @@ void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Acquire request
     return;
   }
   request.request.resize(std::min(request.request.size(), kTextMax));
-  const auto root = roots.find(request.root);
-  const std::uint32_t block_tokens =
-      root == roots.end() ? KvLayoutSpec{}.block_tokens : root->second.layout.block_tokens;
+  const KnownRoot* root = use_root(request.root);
+  const std::uint32_t block_tokens = (root ? root->layout : KvLayoutSpec{}).block_tokens;
   for (const BlockKey& key : request.keys)
     reuse.reference(key);
   leases.acquire(id, std::move(request), block_tokens, now);
@@ -281,7 +353,9 @@ void KvDaemon::State::on(kv::SessionId id, Session&, kv::Release release, TierNo
 
 void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Store request, TierNow) {
   const auto pool = session.pools.find(request.pool);
-  stores.add(id, std::move(request), pool == session.pools.end() ? nullptr : &pool->second, outbox);
+  const KnownRoot* root = use_root(request.root);
+  stores.add(id, std::move(request), pool == session.pools.end() ? nullptr : &pool->second,
+             root ? &root->layout : nullptr, outbox);
 }
 
 void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Lookup request, TierNow) {
@@ -291,7 +365,7 @@ void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Lookup request,
   answer.tiers.reserve(request.names.size());
   for (const BlockName& name : request.names) {
     unsigned tiers = holdings.find_sealed(name) ? 1U << static_cast<unsigned>(KvTier::kHost) : 0U;
-    if (holdings.on_disk(name)) tiers |= 1U << static_cast<unsigned>(KvTier::kDisk);
+    if (const auto below = holdings.below(name)) tiers |= 1U << static_cast<unsigned>(*below);
     answer.tiers.push_back(static_cast<std::uint8_t>(tiers));
   }
   outbox.send(id, std::move(answer));
@@ -350,6 +424,7 @@ SessionNumbers KvDaemon::State::session_numbers() const {
 }
 
 void KvDaemon::State::end_turn(TierNow now) {
+  turn = now;
   leases.flush(now, outbox);
   writes.start();
   admin.finish(outbox);

@@ -27,6 +27,7 @@
 #include "base/rng.h"
 #include "domain/kv_messages.h"
 #include "port/block_tier.h"
+#include "service/kvd/fetch.h"
 
 namespace penstock::service {
 
@@ -45,15 +46,20 @@ struct KvDaemonOptions {
   std::uint64_t epoch = 0;  // drawn by the process
   BlockKey key_check;       // hash of the fixed text under the deployment secret
   std::vector<TtlClassSpec> classes;
+  std::string disk_failure;  // why there is no disk tier though one is wanted; for stat
   Duration silence_max = std::chrono::seconds(5);  // of a holder, then its pins are quarantined
   double quarantine_share_max = 0.1;               // of the arena, then the holder is killed
   std::size_t sessions_max = 1024;
   std::size_t leases_max = 4096;                        // of one session
   std::size_t acquire_keys_max = std::size_t{1} << 16;  // of one request
-  std::size_t stores_pending_max = 65536;               // blocks waiting to be copied, all sessions
-  std::size_t loads_in_flight_max = 256;                // reads of tiers under way
+  // Of all open leases: what they remember of a key is about 100 bytes.
+  std::size_t acquire_keys_open_max = std::size_t{1} << 20;
+  std::size_t roots_max = 4096;  // chains known by name and layout; the longest unused goes
+  std::size_t stores_pending_max = 65536;  // blocks waiting to be copied, all sessions
+  std::size_t loads_in_flight_max = 256;   // reads of tiers under way
   std::size_t event_history_max = std::size_t{1} << 16;  // events kept for replay
   std::size_t history_max = std::size_t{1} << 18;        // removed names remembered for explain
+  double tenant_share_max = 0.5;  // of the arena, for one tenant when there are others
 };
 
 struct KvOutgoing {
@@ -66,8 +72,9 @@ struct KvOutgoing {
 
 class KvDaemon {
  public:
-  // `memory` and `disk` (null: no disk tier) outlive the daemon.
-  KvDaemon(KvDaemonOptions options, KvMemory& memory, BlockTier* disk);
+  // `memory`, `disk` (null: no disk tier) and `peers` (other hosts' daemons; null: none) outlive
+  // the daemon.
+  KvDaemon(KvDaemonOptions options, KvMemory& memory, BlockTier* disk, BlockTier* peers = nullptr);
   ~KvDaemon();
   KvDaemon(const KvDaemon&) = delete;
   KvDaemon& operator=(const KvDaemon&) = delete;
@@ -82,6 +89,13 @@ class KvDaemon {
   // What is to be sent, in order; taken after every call above, so that "removed" is under way
   // before the bytes go.
   std::vector<KvOutgoing> take_outbox();
+  // Another host's daemon wants blocks. Precondition: `session` is open and has said Hello; its
+  // numbers are not in use. The answers are taken after every call above, too.
+  void fetch(kv::SessionId session, const Fetch& fetch, TierNow now);
+  void unpin(kv::SessionId session, std::uint64_t number);
+  std::vector<Fetched> take_fetched();
+  // Bytes of a block that is sealed in memory or on disk here.
+  std::optional<std::uint32_t> bytes_of(const BlockName& name) const;
   // The shell's send queue of this session is full (or drained again): events are held back
   // meanwhile; one who falls behind the kept history gets a snapshot.
   void set_congested(kv::SessionId session, bool congested);

@@ -254,6 +254,22 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("rule 7: a block that arrives before its damaged parent goes with it") {
+  for (const std::uint32_t damaged : {0U, 1U, 2U}) {
+    CAPTURE(damaged);
+    DaemonFixture f;
+    f.disk.newest_first = true;
+    f.put_on_disk(5, 0, 4);
+    f.disk.damage(history(5, damaged), 77);
+    f.connect(1);
+    LeaseView& lease = f.acquire(1, 1, 5, 4);
+    f.settle();
+    CHECK(lease.finals == 1);
+    CHECK(lease.history.size() == damaged);
+    CHECK(lease.missing == MissReason::kCorrupt);
+  }
+}
+
 TEST_CASE("rule 7: bytes that rot on disk are never granted") {
   DaemonFixture f;
   f.put_on_disk(5, 0, 3);
@@ -514,6 +530,123 @@ TEST_CASE("no more loads than allowed, in turns; all arrive") {
   f.settle();
   CHECK(f.sessions[1].leases[1].history.size() == 8);
   CHECK(f.sessions[1].leases[2].history.size() == 8);
+}
+
+TEST_CASE(
+    "a tool sees no block: it gets no arena, and is sent away when it wants more than answers") {
+  DaemonFixture f;
+  f.connect(1);
+  f.store(1, 5, 0, 1);
+  CHECK(f.sessions[1].has_arena);
+  std::uint64_t id = 100;
+  const auto says = [&](kv::ClientMessage message) {
+    f.connect(++id, "tool");
+    CHECK(!f.sessions[id].has_arena);
+    f.tell(id, std::move(message));
+    f.work();
+    const bool is_sent_away = f.sessions[id].closed;
+    CHECK(is_sent_away == !f.sessions[id].goodbye.empty());
+    CHECK(f.sessions[id].leases.empty());
+    CHECK(f.sessions[id].stored.empty());
+    f.close(id);
+    return is_sent_away;
+  };
+  CHECK(!says(kv::Admin{1, "stat", ""}));
+  CHECK(!says(kv::Lookup{1, {history(5, 0)}}));
+  CHECK(!says(kv::Alive{}));
+  CHECK(says(kv::RegisterPool{0, 4096, f.layout}));
+  CHECK(says(kv::RegisterRoot{root_of(5), "tenant:mine", "", f.layout}));
+  CHECK(says(f.acquire_message(1, 5, 1)));
+  CHECK(says(f.store_message(1, 6, 0, 1)));
+  CHECK(says(kv::Subscribe{}));
+  CHECK(says(kv::Release{1}));
+  CHECK(says(kv::Report{1, history(5, 0)}));
+}
+
+TEST_CASE("the keys of all open leases are limited, and room comes back with their end") {
+  KvDaemonOptions options;
+  options.acquire_keys_open_max = 10;
+  DaemonFixture f(64, true, options);
+  f.connect(1);
+  f.connect(2);
+  f.store(1, 5, 0, 4);
+  CHECK(f.acquire(1, 1, 5, 6).history.size() == 4);
+  CHECK(f.acquire(2, 1, 5, 4).history.size() == 4);
+  const LeaseView& refused = f.acquire(2, 2, 5, 1);
+  CHECK(refused.finals == 1);
+  CHECK(refused.history.empty());
+  CHECK(refused.missing == MissReason::kTooSlow);
+  f.tell(1, kv::Release{1});
+  CHECK(f.acquire(2, 3, 5, 6).history.size() == 4);
+  CHECK(f.acquire(2, 4, 5, 1).history.empty());
+  f.close(2);
+  CHECK(f.acquire(1, 5, 5, 10).history.size() == 4);
+  const auto acquires = boost::json::parse(f.daemon->stat_json()).at("acquires");
+  CHECK(acquires.at("refused_over_limit").to_number<int>() == 2);
+  CHECK(acquires.at("open_keys").to_number<int>() == 10);
+}
+
+TEST_CASE("of more roots than are kept by name, the longest unused is forgotten") {
+  KvDaemonOptions options;
+  options.roots_max = 2;
+  DaemonFixture f(64, true, options);
+  f.connect(1);
+  const auto name = [&](std::uint64_t chain) {
+    f.tell(1, kv::RegisterRoot{root_of(chain), "scope " + std::to_string(chain), "", f.layout});
+  };
+  name(1);
+  name(2);
+  f.acquire(1, 1, 1, 1);  // uses the first
+  name(3);
+  f.connect(2, "tool");
+  f.tell(2, kv::Admin{1, "ls", ""});
+  f.settle();
+  const std::string roots = f.sessions[2].admin.back().json;
+  CHECK(roots.find("scope 1") != std::string::npos);
+  CHECK(roots.find("scope 2") == std::string::npos);
+  CHECK(roots.find("scope 3") != std::string::npos);
+  const auto stat = boost::json::parse(f.daemon->stat_json()).at("roots");
+  CHECK(stat.at("named").to_number<int>() == 2);
+  CHECK(stat.at("replaced").to_number<int>() == 1);
+}
+
+TEST_CASE("blocks of a pool that is laid out otherwise than their root are refused") {
+  DaemonFixture f;
+  f.connect(1);
+  KvLayoutSpec other = f.layout;
+  other.history_slices = {1000, 3000};  // as many bytes
+  f.tell(1, kv::RegisterRoot{root_of(5), "", "", other});
+  f.tell(1, kv::RegisterRoot{root_of(6), "", "", f.layout});
+  CHECK(f.store(1, 5, 0, 2) == std::vector(2, MissReason::kOtherBuild));
+  CHECK(!in_memory(f, history(5, 0)));
+  CHECK(f.store(1, 6, 0, 2) == all_stored(2));
+  const auto stores = boost::json::parse(f.daemon->stat_json()).at("stores");
+  CHECK(stores.at("refused_other_layout").to_number<int>() == 2);
+  CHECK(stores.at("refused").at("other_build").to_number<int>() == 2);
+}
+
+TEST_CASE("after a slow spell of the disk, loads are tried again") {
+  KvDaemonOptions options;
+  options.silence_max = std::chrono::hours(1);
+  DaemonFixture f(64, true, options);
+  f.connect(1);
+  kv::LeaseId lease = 0;
+  const auto served = [&](std::uint64_t chain, Duration disk_takes) {
+    f.put_on_disk(chain, 0, 2);
+    kv::Acquire wanted = f.acquire_message(++lease, chain, 2, seconds(50));
+    wanted.prefill.per_token = 1e-5;  // 1.3 ms for what is asked
+    f.tell(1, wanted);
+    f.work();
+    f.advance(disk_takes);
+    f.settle();
+    return f.sessions[1].leases[lease].history.size();
+  };
+  CHECK(served(1, seconds(0)) == 2);
+  CHECK(served(2, seconds(40)) == 2);  // 8 kB
+  CHECK(served(3, seconds(0)) == 0);
+  CHECK(f.sessions[1].leases[lease].missing == MissReason::kRecomputeFaster);
+  f.advance(seconds(600));  // ten half-lives
+  CHECK(served(4, seconds(0)) == 2);
 }
 
 TEST_CASE("without room the prefix ends, and no pinned block is harmed") {

@@ -25,6 +25,7 @@ void Leases::acquire(kv::SessionId session, kv::Acquire request, std::uint32_t b
   ++statistics_.acquires;
   Lease& lease = entry->second;
   lease.request = std::move(request);
+  keys_open_ += lease.request.keys.size();
   lease.block_tokens = block_tokens;
   lease.began = now.now;
   lease.deadline = now.now + std::clamp(lease.request.budget, Duration{}, kBudgetMax);
@@ -37,27 +38,31 @@ void Leases::acquire(kv::SessionId session, kv::Acquire request, std::uint32_t b
     }
     lease.history.push_back(part);
   }
-  decide(lease);
+  decide(lease, now.now);
   choose_windows(key, lease);
   start_loads(key, lease, now);
   changed_.insert(key);
 }
 
-void Leases::decide(Lease& lease) {
-  const kv::Acquire& request = lease.request;
-  const auto on_disk = [](const Part& part) { return part.have == Have::kOnDisk; };
-  const auto first_on_disk = std::ranges::find_if(lease.history, on_disk);
-  if (request.prefill == PrefillCoefficients{} || first_on_disk == lease.history.end()) return;
-  const auto in_memory = static_cast<std::size_t>(first_on_disk - lease.history.begin());
+Tokens Leases::prompt_of(const Lease& lease) {
+  return Tokens(static_cast<std::int64_t>(lease.request.keys.size() * lease.block_tokens + 1));
+}
 
-  // Where the hit could end: after each of some parts of what is on disk, or, with windows, where
-  // one is held.
+void Leases::decide(Lease& lease, Instant now) {
+  const kv::Acquire& request = lease.request;
+  const auto is_below = [](const Part& part) { return part.have == Have::kBelow; };
+  const auto first_below = std::ranges::find_if(lease.history, is_below);
+  if (request.prefill == PrefillCoefficients{} || first_below == lease.history.end()) return;
+  const auto in_memory = static_cast<std::size_t>(first_below - lease.history.begin());
+
+  // Where the hit could end: after each of some parts of what is to be loaded, or, with windows,
+  // where one is held.
   const auto ends_here = [&](std::size_t blocks) {
     if (!request.windows.empty()) {
       const auto depth = static_cast<std::uint32_t>(blocks - 1);
       const BlockName window{request.keys[depth], KvGroup::kWindow};
       return std::ranges::binary_search(request.windows, depth) &&
-             (holdings_.find_sealed(window) || holdings_.on_disk(window));
+             (holdings_.find_sealed(window) || holdings_.below(window));
     }
     const std::size_t part = std::max<std::size_t>(1, (lease.history.size() - in_memory) / 16);
     return blocks == lease.history.size() || (blocks - in_memory) % part == 0;
@@ -66,19 +71,20 @@ void Leases::decide(Lease& lease) {
   kvcache::ResumeCandidate candidate;
   std::vector<std::size_t> ends;
   for (std::size_t blocks = 0; blocks <= lease.history.size(); ++blocks) {
-    if (blocks > 0 && on_disk(lease.history[blocks - 1])) {
+    if (blocks > 0 && is_below(lease.history[blocks - 1])) {
       const BlockName name{request.keys[blocks - 1], KvGroup::kHistory};
-      candidate.bytes[static_cast<std::size_t>(KvTier::kDisk)] +=
-          holdings_.disk()->size_of(name).value_or(0);
+      const KvTier from = lease.history[blocks - 1].from;
+      candidate.bytes[static_cast<std::size_t>(from)] +=
+          holdings_.tier(from)->size_of(name).value_or(0);
     }
     if (blocks == 0 || blocks < in_memory || !ends_here(blocks)) continue;
     candidate.hit = Tokens(static_cast<std::int64_t>(blocks * lease.block_tokens));
     candidates.push_back(candidate);
     ends.push_back(blocks);
   }
-  const auto prompt =
-      Tokens(static_cast<std::int64_t>(request.keys.size() * lease.block_tokens + 1));
-  lease.decision = model_.decide(prompt, candidates, kvcache::PrefillModel(request.prefill));
+  lease.decision =
+      model_.decide(prompt_of(lease), candidates, kvcache::PrefillModel(request.prefill),
+                    loads_.bytes_under_way(), now);
   if (lease.decision->rest != MissReason::kRecomputeFaster) return;
   const std::size_t keep = lease.decision->hit.value > 0 ? ends[lease.decision->candidate] : 0;
   // What is in memory costs nothing.
@@ -99,8 +105,10 @@ BlockInfo Leases::info_of(const Lease& lease, std::size_t depth, KvGroup group) 
 
 Leases::Part Leases::look(const Key& key, const BlockInfo& info, std::size_t index) {
   const auto found = holdings_.host().find(info.name);
-  if (!found)
-    return {holdings_.on_disk(info.name) ? Have::kOnDisk : Have::kGone, KvTier::kDisk, {}};
+  if (!found) {
+    const auto from = holdings_.below(info.name);
+    return {from ? Have::kBelow : Have::kGone, from.value_or(KvTier::kDisk), {}};
+  }
   const BlockInfo& held = holdings_.host().at(*found).info;
   const bool same_chain = held.root == info.root && held.depth == info.depth &&
                           (info.name.group == KvGroup::kWindow || held.parent == info.parent);
@@ -110,7 +118,7 @@ Leases::Part Leases::look(const Key& key, const BlockInfo& info, std::size_t ind
     return {Have::kReady, KvTier::kHost, *found};
   }
   loads_.wait(*found, {key.first, key.second, info.name.group, index});
-  return {Have::kLoading, KvTier::kDisk, *found};
+  return {Have::kLoading, loads_.from(*found), *found};
 }
 
 void Leases::choose_windows(const Key& key, Lease& lease) {
@@ -135,7 +143,7 @@ void Leases::start_loads(const Key& key, Lease& lease, TierNow now) {
   };
   for (; lease.started < lease.history.size(); ++lease.started) {
     Part& part = lease.history[lease.started];
-    if (part.have != Have::kOnDisk) continue;
+    if (part.have != Have::kBelow) continue;
     if (!room()) return;
     const BlockInfo info = info_of(lease, lease.started, KvGroup::kHistory);
     const MissReason reason = start_load(key, info, lease.started, part, now);
@@ -143,7 +151,7 @@ void Leases::start_loads(const Key& key, Lease& lease, TierNow now) {
   }
   for (std::size_t i = 0; i < lease.windows.size(); ++i) {
     Window& window = lease.windows[i];
-    if (window.part.have != Have::kOnDisk) continue;
+    if (window.part.have != Have::kBelow) continue;
     if (!room()) return;
     const BlockInfo info = info_of(lease, window.depth, KvGroup::kWindow);
     if (start_load(key, info, i, window.part, now) != MissReason::kNone)
@@ -189,13 +197,19 @@ void Leases::loaded(const std::vector<LoadEnded>& ended, TierNow now) {
       Part& part = is_window ? lease.windows[waiter.index].part : lease.history[waiter.index];
       if (part.have != Have::kLoading || part.block != load.block) continue;
       changed_.insert(key);
-      if (load.reason == MissReason::kNone) {
+      // A block that arrived with its ancestor's damage known in the same turn went with it.
+      const bool is_there = load.reason == MissReason::kNone &&
+                            holdings_.host().valid(part.block) &&
+                            holdings_.host().sealed(part.block);
+      const MissReason reason =
+          load.reason == MissReason::kNone ? MissReason::kParentGone : load.reason;
+      if (is_there) {
         holdings_.host().pin(part.block);
         part.have = Have::kReady;
       } else if (is_window) {
         part.have = Have::kGone;
       } else {
-        cut(lease, waiter.index, load.reason);
+        cut(lease, waiter.index, reason);
       }
     }
   }
@@ -235,7 +249,7 @@ void Leases::advance(const Key& key, Lease& lease, TierNow now, Outbox& outbox) 
   }
   bool complete = lease.granted == lease.history.size();
   for (const Window& window : lease.windows)
-    if (window.part.have == Have::kOnDisk || window.part.have == Have::kLoading) complete = false;
+    if (window.part.have == Have::kBelow || window.part.have == Have::kLoading) complete = false;
   message.final = complete || now.now >= lease.deadline;
   if (message.final && lease.granted < lease.history.size())
     cut(lease, lease.granted, MissReason::kTooSlow);
@@ -263,7 +277,11 @@ void Leases::finish(const Key& key, Lease& lease, TierNow now) {
   lease.is_final = true;
   deadlines_.erase({lease.deadline, key});
   const kv::Acquire& request = lease.request;
-  if (lease.decision) model_.record(*lease.decision, now.now - lease.began);
+  if (lease.decision) {
+    model_.record(*lease.decision, prompt_of(lease),
+                  Tokens(static_cast<std::int64_t>(lease.granted * lease.block_tokens)),
+                  kvcache::PrefillModel(request.prefill), now.now - lease.began);
+  }
   AcquireRecord record{request.request,
                        request.root,
                        request.tenant,
@@ -288,9 +306,8 @@ void Leases::finish(const Key& key, Lease& lease, TierNow now) {
     const Part& part = lease.history[depth];
     use({request.keys[depth], KvGroup::kHistory}, part);
     record.served.push_back(part.from);
-    const bool from_host = part.from == KvTier::kHost;
-    ++(from_host ? statistics_.hit_blocks_host : statistics_.hit_blocks_disk);
-    ++(from_host ? tenant.hit_blocks_host : tenant.hit_blocks_disk);
+    ++statistics_.hits.of(part.from);
+    ++tenant.hits.of(part.from);
   }
   for (const Window& window : lease.windows) {
     if (!window.granted) continue;
@@ -388,6 +405,7 @@ std::map<Leases::Key, Leases::Lease>::iterator Leases::erase(std::map<Key, Lease
     let_go(window.part);
   deadlines_.erase({lease->second.deadline, lease->first});
   changed_.erase(lease->first);
+  keys_open_ -= lease->second.request.keys.size();
   if (--open_[lease->first.first] == 0) open_.erase(lease->first.first);
   return leases_.erase(lease);
 }

@@ -1,11 +1,12 @@
 // Leases: what was asked for, what of it is there, and who may read it until when.
 //
-// acquire() walks the chain from its first block as far as blocks are in memory, being loaded, or
-// on disk: those in memory are pinned at once, the others are loaded in order, as many at a time as
-// Loads allows; a lease that finds Loads full waits in line. The readable prefix is granted as it
-// grows, in one message per lease and turn. The lease is final when all that was found has arrived,
-// when a block of it failed (the prefix ends there, with that reason), or when its budget is over
-// (kTooSlow; what arrived later is sealed for others). After that it only holds pins.
+// acquire() walks the chain from its first block as far as blocks are in memory, being loaded, on
+// disk, or at another host: those in memory are pinned at once, the others are loaded in order, as
+// many at a time as Loads allows; a lease that finds Loads full waits in line. The readable prefix
+// is granted as it grows, in one message per lease and turn. The lease is final when all that was
+// found has arrived, when a block of it failed (the prefix ends there, with that reason), or when
+// its budget is over (kTooSlow; what arrived later is sealed for others). After that it only holds
+// pins.
 //
 // A block on disk is loaded when that is predicted to be faster than computing it: the engine says
 // what computing costs, LoadModel knows how fast the disk has been. Memory is always faster.
@@ -56,6 +57,8 @@ class Leases {
     return leases_.contains({session, lease});
   }
   std::size_t open(kv::SessionId session) const;
+  // Keys that the open leases have asked for.
+  std::size_t keys_open() const { return keys_open_; }
   std::size_t open() const { return leases_.size(); }
   std::optional<Instant> next_deadline() const;
 
@@ -80,9 +83,9 @@ class Leases {
 
  private:
   using Key = std::pair<kv::SessionId, kv::LeaseId>;
-  enum class Have : std::uint8_t { kOnDisk, kLoading, kReady, kGone };
+  enum class Have : std::uint8_t { kBelow, kLoading, kReady, kGone };
   struct Part {
-    Have have = Have::kOnDisk;
+    Have have = Have::kBelow;
     KvTier from = KvTier::kHost;
     HostBlock block;  // when kLoading or kReady
   };
@@ -96,7 +99,7 @@ class Leases {
     std::uint32_t block_tokens = 0;
     Instant deadline;
     std::vector<Part> history;  // the prefix that may be reached
-    std::size_t started = 0;    // of it, those before are not kOnDisk
+    std::size_t started = 0;    // of it, those before are not kBelow
     std::size_t granted = 0;    // of it, sent; all of these are ready
     std::vector<Window> windows;
     MissReason missing = MissReason::kNone;  // of block history.size()
@@ -111,7 +114,9 @@ class Leases {
   // that of the part in its lease.
   Part look(const Key& key, const BlockInfo& info, std::size_t index);
   // Leaves out the end of the prefix that takes longer to load than to compute.
-  void decide(Lease& lease);
+  void decide(Lease& lease, Instant now);
+  // Of a lease, as far as it was asked for, and one more.
+  static Tokens prompt_of(const Lease& lease);
   void choose_windows(const Key& key, Lease& lease);
   // Starts loads in order; stands in line when there are too many.
   void start_loads(const Key& key, Lease& lease, TierNow now);
@@ -135,6 +140,7 @@ class Leases {
   AcquireRecords& records_;
   kvcache::LoadModel& model_;
   std::map<Key, Lease> leases_;
+  std::size_t keys_open_ = 0;
   std::map<kv::SessionId, std::size_t> open_;    // leases by session, where there are any
   std::set<std::pair<Instant, Key>> deadlines_;  // of those not final
   std::set<Key> changed_;

@@ -1,4 +1,4 @@
-// Loads: reads from the lower tier into the arena, one per block however many wait for it.
+// Loads: reads from the lower tiers into the arena, one per block however many wait for it.
 //
 // A load has no owner among the sessions: whoever asked first may die, the load goes on for the
 // others, and when nobody waits any more it still ends as a sealed block for later users. The place
@@ -40,7 +40,7 @@ struct LoadEnded {
 
 class Loads {
  public:
-  // `model` learns how fast the disk delivers.
+  // `model` learns how fast each tier delivers.
   Loads(Holdings& holdings, KvStatistics& statistics, kvcache::LoadModel& model,
         std::size_t in_flight_max)
       : holdings_(holdings),
@@ -50,11 +50,15 @@ class Loads {
 
   bool full() const { return loads_.size() >= in_flight_max_; }
   std::size_t in_flight() const { return loads_.size(); }
-  // Starts to load a block that is on disk and not in memory, or says why not. Precondition:
+  // Starts to load a block that a lower tier has and memory has not, or says why not. Precondition:
   // !full().
   std::expected<HostBlock, MissReason> load(const BlockInfo& info, TierNow now);
   // Precondition: `block` is being loaded.
   void wait(HostBlock block, LoadWaiter waiter);
+  // Where it comes from. Precondition: `block` is being loaded.
+  KvTier from(HostBlock block) const;
+  // Bytes of the loads under way.
+  kvcache::TierBytes bytes_under_way() const;
   // Hands new reads to the tier.
   bool unsubmitted() const { return !unsubmitted_.empty(); }
   void submit();
@@ -67,7 +71,18 @@ class Loads {
     MissReason reason;
     BlockInfo info;
   };
-  // Outlives the object while the disk may still report.
+  struct Load {
+    KvTier from = KvTier::kDisk;
+    std::vector<LoadWaiter> waiters;
+  };
+  // Of one tier.
+  struct Flow {
+    std::size_t loads = 0;        // under way
+    std::uint64_t under_way = 0;  // bytes of them
+    Instant busy_since{};         // while there are some: since then, or since the last ones ended
+    std::uint64_t bytes = 0;      // that came in this turn
+  };
+  // Outlives the object while a tier may still report.
   using Reports = std::vector<Report>;
 
   MissReason judge(const Report& report) const;
@@ -76,8 +91,8 @@ class Loads {
   KvStatistics& statistics_;
   kvcache::LoadModel& model_;
   std::size_t in_flight_max_;
-  Instant busy_since_{};  // while loads are under way: since then, or since the last ones ended
-  std::map<HostBlock, std::vector<LoadWaiter>> loads_;
+  std::map<HostBlock, Load> loads_;
+  std::map<KvTier, Flow> flows_;
   std::vector<HostBlock> unsubmitted_;
   std::shared_ptr<Reports> reports_ = std::make_shared<Reports>();
 };

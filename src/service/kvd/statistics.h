@@ -23,12 +23,19 @@ inline std::uint64_t& at(ReasonCounts& counts, MissReason reason) {
   return counts[static_cast<std::size_t>(reason)];
 }
 
+// Blocks served, by the tier they were found in.
+struct TierHits {
+  std::uint64_t host = 0, disk = 0, peer = 0;
+  std::uint64_t& of(KvTier tier) {
+    return tier == KvTier::kHost ? host : tier == KvTier::kPeer ? peer : disk;
+  }
+};
+
 struct TenantUse {
   std::uint64_t host_blocks = 0;  // held now
   std::uint64_t host_bytes = 0;
   std::uint64_t stored_blocks = 0;
-  std::uint64_t hit_blocks_host = 0;
-  std::uint64_t hit_blocks_disk = 0;
+  TierHits hits;
   std::uint64_t hit_tokens = 0;
   std::uint64_t miss_blocks = 0;
 };
@@ -38,7 +45,9 @@ struct KvStatistics {
 
   std::uint64_t acquires = 0;
   std::uint64_t leases_ended = 0;
-  std::uint64_t hit_blocks_host = 0, hit_blocks_disk = 0, hit_windows = 0, hit_tokens = 0;
+  std::uint64_t acquires_over_limit = 0;  // refused: too many leases, or too many keys of them
+  TierHits hits;
+  std::uint64_t hit_windows = 0, hit_tokens = 0;
   ReasonCounts misses{};  // of leases, by the reason their prefix ended; kNone: all were served
 
   std::uint64_t loads = 0, load_bytes = 0;
@@ -46,6 +55,9 @@ struct KvStatistics {
 
   std::uint64_t stored_blocks = 0, stored_bytes = 0, stored_already = 0;
   ReasonCounts stores_refused{};
+  std::uint64_t stores_other_layout =
+      0;                             // blocks refused: their pool is not laid out as their root
+  std::uint64_t roots_replaced = 0;  // names of chains forgotten for newer ones
   std::uint64_t stores_dropped = 0;  // their session ended first
 
   ReasonCounts writes_ended{};       // kNone: durable
@@ -53,7 +65,7 @@ struct KvStatistics {
 
   ReasonCounts host_removals{};
   ReasonCounts disk_removals{};
-  Duration idle_when_evicted{};  // sum over kEvictedHost
+  Duration idle_when_evicted{};  // sum over kEvictedHost and kEvictedShare
 
   std::uint64_t reports = 0, reports_confirmed = 0;
   std::uint64_t sessions_quarantined = 0, sessions_killed = 0, sessions_refused = 0;

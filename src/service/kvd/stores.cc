@@ -19,11 +19,15 @@ bool within(const kv::StoreBlock& block, const std::vector<std::uint32_t>& slice
 }  // namespace
 
 void Stores::add(kv::SessionId session, kv::Store request, const RegisteredPool* pool,
-                 Outbox& outbox) {
+                 const KvLayoutSpec* root_layout, Outbox& outbox) {
   const std::size_t blocks = request.blocks.size();
   const bool too_many = blocks > pending_max_ - pending_;
-  if (blocks == 0 || too_many || pool == nullptr) {
-    const MissReason reason = too_many ? MissReason::kTooSlow : MissReason::kIoError;
+  const bool is_other = pool != nullptr && root_layout != nullptr && *root_layout != pool->layout;
+  if (is_other) statistics_.stores_other_layout += blocks;
+  if (blocks == 0 || too_many || pool == nullptr || is_other) {
+    const MissReason reason = is_other   ? MissReason::kOtherBuild
+                              : too_many ? MissReason::kTooSlow
+                                         : MissReason::kIoError;
     at(statistics_.stores_refused, reason) += blocks;
     outbox.send(session, kv::Stored{request.number, std::vector<MissReason>(blocks, reason)});
     return;

@@ -3,8 +3,9 @@
 // A block is copied from the worker's pool, its checksums are taken from the copy, and it is sealed
 // and offered to the disk. Sessions take turns; within one, blocks keep their order, so ancestors
 // come first. Each block is answered by itself: kNone when it is in the arena (or on its way there
-// from disk), else why it is not kept: kParentGone (the block before it is nowhere, or it
-// contradicts what is held of its chain), kEvictedHost (no room), kIoError (its slices are not
+// from disk), else why it is not kept: kOtherBuild (the pool is not laid out as the root was
+// registered; nothing of the request is looked at), kParentGone (the block before it is nowhere, or
+// it contradicts what is held of its chain), kEvictedHost (no room), kIoError (its slices are not
 // within the pool, or the pool is gone), kTooSlow (too many blocks wait already; nothing of the
 // request is looked at).
 //
@@ -41,8 +42,10 @@ class Stores {
         statistics_(statistics),
         pending_max_(pending_max) {}
 
-  // `pool` lives until close(session); null: the session has none of that number.
-  void add(kv::SessionId session, kv::Store request, const RegisteredPool* pool, Outbox& outbox);
+  // `pool` lives until close(session); null: the session has none of that number. `root_layout` is
+  // that of the chain's root; null: it was not registered.
+  void add(kv::SessionId session, kv::Store request, const RegisteredPool* pool,
+           const KvLayoutSpec* root_layout, Outbox& outbox);
   bool has_work() const { return !queues_.empty(); }
   std::size_t pending() const { return pending_; }  // blocks
   // Copies at most one block.
