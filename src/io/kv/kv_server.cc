@@ -33,7 +33,8 @@ constexpr int kEventsMax = 64;
 // Names in the epoll set; sessions are numbered from kFirstSession on.
 constexpr std::uint64_t kListener = 0;
 constexpr std::uint64_t kStop = 1;
-constexpr std::uint64_t kDisk = 2;
+constexpr std::uint64_t kTiers = 2;  // the disk or the peers have something
+constexpr std::uint64_t kPeerServer = 3;
 constexpr std::uint64_t kFirstSession = 16;
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -115,19 +116,26 @@ void count(std::atomic<std::uint64_t>& counter) {
 }  // namespace
 
 struct KvServer::State {
-  State(KvServerOptions o, FileLock l, Arena arena, Descriptor listening, BlockTier* d)
+  State(KvServerOptions o, FileLock l, Arena arena, Descriptor listening, BlockTier* d,
+        BlockTier* p, std::unique_ptr<PeerServer> serving)
       : options(std::move(o)),
         lock(std::move(l)),
         memory(std::move(arena)),
         listener(std::move(listening)),
         disk(d),
-        daemon(options.daemon, memory, d),
+        daemon(options.daemon, memory, d, p),
+        peer_server(std::move(serving)),
         epoll(::epoll_create1(EPOLL_CLOEXEC)) {
     ENSURE(epoll.get() >= 0);
     watch(EPOLL_CTL_ADD, listener.get(), kListener, EPOLLIN);
     watch(EPOLL_CTL_ADD, stop_event.fd(), kStop, EPOLLIN);
-    if (disk != nullptr && disk->event_fd() >= 0) {
-      watch(EPOLL_CTL_ADD, disk->event_fd(), kDisk, EPOLLIN);
+    for (const BlockTier* tier : {d, p}) {
+      if (tier != nullptr && tier->event_fd() >= 0)
+        watch(EPOLL_CTL_ADD, tier->event_fd(), kTiers, EPOLLIN);
+    }
+    if (peer_server != nullptr) {
+      peer_server->attach(daemon, options.daemon);
+      watch(EPOLL_CTL_ADD, peer_server->event_fd(), kPeerServer, EPOLLIN);
     }
   }
 
@@ -168,6 +176,7 @@ struct KvServer::State {
   Descriptor listener;
   BlockTier* disk;
   service::KvDaemon daemon;
+  std::unique_ptr<PeerServer> peer_server;
   Descriptor epoll;
   WakeEvent stop_event;
   std::atomic<bool> stopping = false;
@@ -197,7 +206,8 @@ void KvServer::State::serve() {
 }
 
 int KvServer::State::timeout_ms() {
-  if (daemon.has_work()) return 0;
+  if (daemon.has_work() || !touched.empty()) return 0;
+  if (peer_server != nullptr && peer_server->has_work()) return 0;
   const std::optional<Instant> deadline = daemon.next_deadline();
   if (!deadline) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - now().now).count();
@@ -213,8 +223,11 @@ void KvServer::State::wait() {
       accept();
     } else if (name == kStop) {
       stop_event.clear();
-    } else if (name == kDisk) {
+    } else if (name == kTiers) {
       daemon.poll(now());
+      deliver();
+    } else if (name == kPeerServer) {
+      peer_server->poll(now());
       deliver();
     } else {
       if ((events[i].events & EPOLLOUT) != 0) touched.insert(name);
@@ -307,6 +320,7 @@ void KvServer::State::refuse(std::uint64_t name, Session& session, std::string_v
 
 void KvServer::State::deliver() {
   for (service::KvOutgoing& out : daemon.take_outbox()) {
+    if (peer_server != nullptr && peer_server->take(out)) continue;
     const auto it = sessions.find(out.session.value);
     if (it == sessions.end() || it->second.ended) continue;
     Session& session = it->second;
@@ -334,6 +348,10 @@ void KvServer::State::deliver() {
 }
 
 void KvServer::State::flush() {
+  if (peer_server != nullptr) {
+    peer_server->flush(now());
+    deliver();
+  }
   // Ending a session may make the daemon answer others.
   while (!touched.empty()) {
     const std::uint64_t name = *touched.begin();
@@ -372,6 +390,7 @@ void KvServer::State::finish() {
   ::unlink(options.socket.c_str());
   while (!sessions.empty())
     end(sessions.begin()->first);
+  if (peer_server != nullptr) peer_server->end_all(now());
   daemon.take_outbox();
   const Instant until = now().now + options.settle_max;
   while (!daemon.settled() && now().now < until) {
@@ -384,12 +403,18 @@ void KvServer::State::finish() {
   if (!daemon.settled()) log("the KV daemon stops with writes to the disk under way");
 }
 
-Result<std::unique_ptr<KvServer>> KvServer::start(KvServerOptions options, BlockTier* disk) {
+Result<std::unique_ptr<KvServer>> KvServer::start(KvServerOptions options, BlockTier* disk,
+                                                  BlockTier* peers) {
   TRY(FileLock lock, FileLock::acquire(options.socket + ".lock"));
   TRY(Descriptor listener, listen_at(options.socket));
+  std::unique_ptr<PeerServer> peer_server;
+  if (options.peer_server) {
+    TRY(peer_server, PeerServer::listen(*options.peer_server));
+  }
   TRY(Arena arena, Arena::create(options.arena_bytes));
-  return std::unique_ptr<KvServer>(new KvServer(std::make_unique<State>(
-      std::move(options), std::move(lock), std::move(arena), std::move(listener), disk)));
+  return std::unique_ptr<KvServer>(new KvServer(
+      std::make_unique<State>(std::move(options), std::move(lock), std::move(arena),
+                              std::move(listener), disk, peers, std::move(peer_server))));
 }
 
 KvServer::KvServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -410,6 +435,10 @@ std::span<std::byte> KvServer::arena() {
 
 bool KvServer::huge_pages() const {
   return state_->memory.shared().huge_pages();
+}
+
+std::uint16_t KvServer::peer_port() const {
+  return state_->peer_server != nullptr ? state_->peer_server->port() : 0;
 }
 
 KvServerCounters KvServer::counters() const {

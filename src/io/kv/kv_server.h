@@ -10,7 +10,7 @@
 // Limits: bytes a session may leave unread (then it is cut off), pools a session, frames of 32 MiB.
 // Errors: start() fails with kConflict (another daemon has the socket), kInvalidArgument, kIo.
 // What a client does wrong ends its session only.
-// Concurrency: run() on one thread, which is also the disk tier's; stop() and counters() from any.
+// Concurrency: run() on one thread, which is also the tiers'; stop() and counters() from any.
 // Source: docs/protocol/kv.md; docs/design/0005-kv-cache.md.
 #pragma once
 
@@ -18,11 +18,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
 #include "base/units.h"
+#include "io/kv/peer_server.h"
 #include "port/block_tier.h"
 #include "service/kvd/kv_daemon.h"
 
@@ -35,6 +37,7 @@ struct KvServerOptions {
   std::size_t output_bytes_max = std::size_t{128} << 20;  // of one session, unread
   std::size_t pools_max = 16;                             // of one session
   Duration settle_max = std::chrono::seconds(5);          // for writes under way when it stops
+  std::optional<PeerServerOptions> peer_server;           // serve other hosts, too
   std::function<void(std::string_view)> log;              // may be empty
 };
 
@@ -49,8 +52,9 @@ struct KvServerCounters {
 
 class KvServer {
  public:
-  // Makes the arena and listens. `disk` (null: none) outlives the server.
-  static Result<std::unique_ptr<KvServer>> start(KvServerOptions options, BlockTier* disk);
+  // Makes the arena and listens. `disk` and `peers` (null: none) outlive the server.
+  static Result<std::unique_ptr<KvServer>> start(KvServerOptions options, BlockTier* disk,
+                                                 BlockTier* peers = nullptr);
   ~KvServer();
   KvServer(const KvServer&) = delete;
   KvServer& operator=(const KvServer&) = delete;
@@ -62,6 +66,7 @@ class KvServer {
   // The arena's own mapping; other threads may look only while run() does not.
   std::span<std::byte> arena();
   bool huge_pages() const;
+  std::uint16_t peer_port() const;  // where it serves other hosts; 0: it does not
   KvServerCounters counters() const;
 
  private:

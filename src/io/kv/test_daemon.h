@@ -32,8 +32,9 @@ inline std::array<std::uint8_t, 32> test_secret() {
 // A daemon that can be stopped and started again on the same socket.
 class TestDaemon {
  public:
-  explicit TestDaemon(KvServerOptions options = {}, BlockTier* disk = nullptr)
-      : options_(std::move(options)), disk_(disk) {
+  explicit TestDaemon(KvServerOptions options = {}, BlockTier* disk = nullptr,
+                      BlockTier* peers = nullptr)
+      : options_(std::move(options)), disk_(disk), peers_(peers) {
     if (options_.socket.empty()) {
       folder_.emplace_back(*TemporaryDirectory::make("penstock-kv"));
       options_.socket = folder_[0].path() + "/kvd.sock";
@@ -51,7 +52,7 @@ class TestDaemon {
 
   void start() {
     ++options_.daemon.epoch;
-    auto server = KvServer::start(options_, disk_);
+    auto server = KvServer::start(options_, disk_, peers_);
     if (!server) throw std::runtime_error(server.error().message);
     server_ = std::move(*server);
     thread_ = std::thread([this] { server_->run(); });
@@ -76,6 +77,7 @@ class TestDaemon {
   std::vector<TemporaryDirectory> folder_;
   KvServerOptions options_;
   BlockTier* disk_;
+  BlockTier* peers_;
   std::unique_ptr<KvServer> server_;
   std::thread thread_;
 };
