@@ -217,6 +217,26 @@ HostUsage HostTier::usage() const {
   return usage;
 }
 
+HostAges HostTier::ages(Instant now) const {
+  constexpr std::size_t kSample = 1024;
+  HostAges ages;
+  std::vector<Duration> idle;
+  const std::size_t step = nodes_.size() / kSample + 1;
+  for (std::size_t slot = 0; slot < nodes_.size(); slot += step)
+    if (nodes_[slot].entry.state == HostState::kSealed)
+      idle.push_back(now - nodes_[slot].entry.used_at);
+  if (!idle.empty()) {
+    const auto middle = idle.begin() + static_cast<std::ptrdiff_t>(idle.size() / 2);
+    std::ranges::nth_element(idle, middle);
+    ages.median = *middle;
+  }
+  for (const auto* victims : {&victims_above_, &victims_within_})
+    if (!victims->empty())
+      ages.oldest =
+          std::max(ages.oldest, now - nodes_[std::get<2>(*victims->begin())].entry.used_at);
+  return ages;
+}
+
 HostTier::EvictionKey HostTier::eviction_key(std::uint32_t slot) const {
   const HostEntry& entry = nodes_[slot].entry;
   return {entry.tick, UINT32_MAX - entry.info.depth, slot};

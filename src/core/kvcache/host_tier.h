@@ -84,6 +84,11 @@ struct HostUsage {
   std::uint64_t arena_bytes = 0;
 };
 
+struct HostAges {
+  Duration oldest{};  // since the last use of the block unused longest, of those that may go
+  Duration median{};  // of a sample of all
+};
+
 class HostTier {
  public:
   static constexpr double kTenantShareMax = 0.5;
@@ -137,6 +142,7 @@ class HostTier {
   // Absent names under which blocks hang.
   std::vector<BlockName> absent_parents() const;
   HostUsage usage() const;
+  HostAges ages(Instant now) const;  // looks at 1,024 blocks at most
   // Checks the invariants, for tests; O(blocks log blocks).
   void check() const;
 

@@ -146,6 +146,20 @@ TEST_CASE("a tenant above its share of memory loses first; alone it may use ever
   f.tier.check();
 }
 
+TEST_CASE("ages: the oldest that may go, and the median of all") {
+  Fixture f;
+  CHECK(f.tier.ages(at_second(9)).oldest == Duration{});
+  CHECK(f.tier.ages(at_second(9)).median == Duration{});
+  for (std::uint64_t number = 1; number <= 3; ++number) {
+    const HostBlock stored = f.stored(block(number, 0, 0, KvGroup::kHistory, number));
+    f.tier.touch(stored, f.tier.next_tick(), at_second(static_cast<std::int64_t>(number)));
+  }
+  CHECK(f.tier.ages(at_second(11)).oldest == std::chrono::seconds(10));
+  CHECK(f.tier.ages(at_second(11)).median == std::chrono::seconds(9));
+  f.tier.pin(*f.tier.find({key(1), KvGroup::kHistory}));
+  CHECK(f.tier.ages(at_second(11)).oldest == std::chrono::seconds(9));
+}
+
 TEST_CASE("readers and I/O keep a block and, through it, its ancestors") {
   Fixture f;
   for (std::uint32_t depth = 0; depth < 8; ++depth)

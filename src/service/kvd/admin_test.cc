@@ -64,8 +64,10 @@ TEST_CASE("stat tells what is held, by tier, class and tenant, and why things we
   wanted.tenant = 0xAB;
   f.tell(1, wanted);
   f.tell(1, kv::Release{1});
+  f.advance(seconds(30));
   f.store(1, 6, 0, 2);
   f.settle();
+  f.advance(seconds(2));
   const json::object stat = f.answer_to("stat");
   CHECK(number(stat.at("host").at("blocks")) == 4);
   CHECK(number(stat.at("host").at("removals").at("evicted_share")) == 1);
@@ -85,6 +87,16 @@ TEST_CASE("stat tells what is held, by tier, class and tenant, and why things we
   CHECK(number(tenants[1].at("host_blocks")) == 2);
   CHECK(number(tenants[1].at("hit_tokens")) == 3 * 64);
   CHECK(number(tenants[1].at("miss_blocks")) == 1);
+  CHECK(number(tenants[1].at("removals").at("evicted_share")) == 1);
+  CHECK(number(tenants[1].at("mean_idle_seconds_when_evicted")) == 30);
+  CHECK(number(tenants[1].at("max_idle_seconds_when_evicted")) == 30);
+  CHECK(number(tenants[1].at("written_blocks")) == 3);
+  CHECK(number(tenants[1].at("written_bytes")) == 12'000);
+  CHECK(tenants[0].at("removals").as_object().empty());
+  CHECK(number(stat.at("host").at("mean_idle_seconds_when_evicted")) == 30);
+  CHECK(number(stat.at("host").at("max_idle_seconds_when_evicted")) == 30);
+  CHECK(number(stat.at("host").at("oldest_idle_seconds")) == 32);
+  CHECK(number(stat.at("host").at("median_idle_seconds")) == 32);
 }
 
 TEST_CASE("ls pages through roots, and through the blocks of one") {

@@ -30,13 +30,20 @@ json::object counts(const ReasonCounts& by_reason) {
   return object;
 }
 
-json::object host_stat(const Inside& inside, const SessionNumbers& sessions) {
+// Adds them to an object of their tier.
+void add_removals(const Removals& removals, json::object& object) {
+  object["removals"] = counts(removals.by_reason);
+  object["mean_idle_seconds_when_evicted"] =
+      removals.evicted == 0 ? 0.0
+                            : seconds(removals.idle_sum) / static_cast<double>(removals.evicted);
+  object["max_idle_seconds_when_evicted"] = seconds(removals.idle_max);
+}
+
+json::object host_stat(const Inside& inside, const SessionNumbers& sessions, Instant now) {
   const kvcache::HostUsage usage = inside.holdings.host().usage();
-  const KvStatistics& statistics = inside.statistics;
-  const std::uint64_t evicted =
-      statistics.host_removals[static_cast<std::size_t>(MissReason::kEvictedHost)] +
-      statistics.host_removals[static_cast<std::size_t>(MissReason::kEvictedShare)];
-  return {
+  const kvcache::HostAges ages = inside.holdings.host().ages(now);
+  json::object object{
+
       {"blocks", usage.blocks},
       {"bytes", usage.bytes},
       {"arena_bytes", usage.arena_bytes},
@@ -46,9 +53,20 @@ json::object host_stat(const Inside& inside, const SessionNumbers& sessions) {
       {"pinned_blocks", usage.pinned},
       {"quarantined_bytes", sessions.quarantined_bytes},
       {"corrupt_bytes", usage.corrupt_bytes},
-      {"removals", counts(statistics.host_removals)},
-      {"mean_idle_seconds_when_evicted",
-       evicted == 0 ? 0.0 : seconds(statistics.idle_when_evicted) / static_cast<double>(evicted)}};
+      {"oldest_idle_seconds", seconds(ages.oldest)},
+      {"median_idle_seconds", seconds(ages.median)}};
+  add_removals(inside.statistics.host_removals, object);
+  return object;
+}
+
+json::array disk_classes(const Inside& inside, const TierStats& stats) {
+  json::array classes;
+  for (std::size_t i = 0; i < std::min(stats.classes.size(), inside.classes.size()); ++i) {
+    classes.push_back({{"class", inside.classes[i].name},
+                       {"blocks", stats.classes[i].blocks},
+                       {"segments", stats.classes[i].segments}});
+  }
+  return classes;
 }
 
 json::value disk_stat(const Inside& inside) {
@@ -73,6 +91,7 @@ json::value disk_stat(const Inside& inside) {
                       {"corrupt", stats.corrupt},
                       {"io_errors", stats.io_errors},
                       {"reinserted", stats.reinserted},
+                      {"classes", disk_classes(inside, stats)},
                       {"removals", counts(removals)}};
 }
 
@@ -91,17 +110,21 @@ json::array tenant_stat(const Inside& inside) {
   for (const auto& [who, use] : inside.statistics.tenants) {
     const auto& [ttl_class, tenant] = who;
     const bool is_known = ttl_class < inside.classes.size();
-    rows.push_back(
-        {{"class", is_known ? inside.classes[ttl_class].name : std::to_string(ttl_class)},
-         {"tenant", hex(tenant)},
-         {"host_blocks", use.host_blocks},
-         {"host_bytes", use.host_bytes},
-         {"stored_blocks", use.stored_blocks},
-         {"hit_blocks_host", use.hits.host},
-         {"hit_blocks_disk", use.hits.disk},
-         {"hit_blocks_peer", use.hits.peer},
-         {"hit_tokens", use.hit_tokens},
-         {"miss_blocks", use.miss_blocks}});
+    json::object row{
+        {"class", is_known ? inside.classes[ttl_class].name : std::to_string(ttl_class)},
+        {"tenant", hex(tenant)},
+        {"host_blocks", use.host_blocks},
+        {"host_bytes", use.host_bytes},
+        {"written_blocks", use.written_blocks},
+        {"written_bytes", use.written_bytes},
+        {"stored_blocks", use.stored_blocks},
+        {"hit_blocks_host", use.hits.host},
+        {"hit_blocks_disk", use.hits.disk},
+        {"hit_blocks_peer", use.hits.peer},
+        {"hit_tokens", use.hit_tokens},
+        {"miss_blocks", use.miss_blocks}};
+    add_removals(use.host_removals, row);
+    rows.push_back(std::move(row));
   }
   return rows;
 }
@@ -127,14 +150,9 @@ json::value disk_held(const Inside& inside) {
   const BlockTier* disk = inside.holdings.disk();
   if (disk == nullptr) return nullptr;
   const TierStats stats = disk->stats();
-  json::array classes;
-  for (std::size_t i = 0; i < std::min(stats.classes.size(), inside.classes.size()); ++i) {
-    classes.push_back({{"class", inside.classes[i].name},
-                       {"blocks", stats.classes[i].blocks},
-                       {"segments", stats.classes[i].segments}});
-  }
-  return json::object{
-      {"blocks", stats.blocks}, {"bytes", stats.bytes_used}, {"classes", std::move(classes)}};
+  return json::object{{"blocks", stats.blocks},
+                      {"bytes", stats.bytes_used},
+                      {"classes", disk_classes(inside, stats)}};
 }
 
 void name_root(const Inside& inside, const BlockKey& root, json::object& object) {
@@ -246,7 +264,7 @@ std::optional<BlockKey> parse_key(std::string_view digits) {
 json::object describe_stat(const Inside& inside, const SessionNumbers& sessions, TierNow now) {
   const KvStatistics& statistics = inside.statistics;
   return {
-      {"host", host_stat(inside, sessions)},
+      {"host", host_stat(inside, sessions, now.now)},
       {"disk", disk_stat(inside)},
       {"peers", peer_stat(inside)},
       {"acquires", json::object{{"count", statistics.acquires},

@@ -138,10 +138,9 @@ std::vector<kv::Event> Holdings::snapshot() const {
 void Holdings::tell(const kvcache::HostRemovals& removals, TierNow now) {
   for (const kvcache::HostRemoval& removal : removals) {
     log_.add({removal.name, KvTier::kHost, false, removal.reason});
-    ++at(statistics_.host_removals, removal.reason);
-    if (removal.reason == MissReason::kEvictedHost || removal.reason == MissReason::kEvictedShare)
-      statistics_.idle_when_evicted += removal.idle;
+    statistics_.host_removals.add(removal.reason, removal.idle);
     TenantUse& use = statistics_.of(removal.ttl_class, removal.tenant);
+    use.host_removals.add(removal.reason, removal.idle);
     --use.host_blocks;
     use.host_bytes -= removal.bytes;
     if (!on_disk(removal.name)) history_.note(removal.name, cause(removal), now.wall);

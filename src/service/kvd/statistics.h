@@ -6,6 +6,7 @@
 // Units and shapes: counts since start, except what is held now. Concurrency: one thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -31,9 +32,28 @@ struct TierHits {
   }
 };
 
+// What left a tier, why, and how long it had not been used when its place was needed.
+struct Removals {
+  ReasonCounts by_reason{};
+  std::uint64_t evicted = 0;
+  Duration idle_sum{};  // of the evicted
+  Duration idle_max{};
+
+  void add(MissReason reason, Duration idle) {
+    ++at(by_reason, reason);
+    if (reason != MissReason::kEvictedHost && reason != MissReason::kEvictedShare) return;
+    ++evicted;
+    idle_sum += idle;
+    idle_max = std::max(idle_max, idle);
+  }
+};
+
 struct TenantUse {
   std::uint64_t host_blocks = 0;  // held now
   std::uint64_t host_bytes = 0;
+  Removals host_removals;
+  std::uint64_t written_blocks = 0;  // to the disk
+  std::uint64_t written_bytes = 0;
   std::uint64_t stored_blocks = 0;
   TierHits hits;
   std::uint64_t hit_tokens = 0;
@@ -63,9 +83,8 @@ struct KvStatistics {
   ReasonCounts writes_ended{};       // kNone: durable
   std::uint64_t writes_dropped = 0;  // evicted before their turn, or too many waited
 
-  ReasonCounts host_removals{};
+  Removals host_removals;
   ReasonCounts disk_removals{};
-  Duration idle_when_evicted{};  // sum over kEvictedHost and kEvictedShare
 
   std::uint64_t reports = 0, reports_confirmed = 0;
   std::uint64_t sessions_quarantined = 0, sessions_killed = 0, sessions_refused = 0;

@@ -47,6 +47,10 @@ void WriteThrough::finish() {
     host.set_refused(block, reason);
     if (reason == MissReason::kNone) {
       holdings_.written_to_disk(name);
+      const BlockInfo& info = host.at(block).info;
+      TenantUse& use = statistics_.of(info.ttl_class, info.tenant);
+      ++use.written_blocks;
+      use.written_bytes += host.at(block).bytes;
       // It was found to be corrupt while it was written: so is what was written.
       if (host.at(block).corrupt) holdings_.disk()->remove(name, MissReason::kCorrupt);
     }
