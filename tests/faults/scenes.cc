@@ -309,7 +309,6 @@ SuiteResult run_scenes(const SuiteOptions& options) {
   struct Named {
     const char* name;
     bool (*run)(Scene&);  // false: not possible here
-    const char* waits_for = nullptr;
   };
   constexpr Named kScenes[] = {
       {"stopped-daemon", stopped_daemon},
@@ -317,8 +316,7 @@ SuiteResult run_scenes(const SuiteOptions& options) {
       {"stopped-holder", stopped_holder},
       {"greedy-holder", greedy_holder},
       {"deleted-folder", deleted_folder},
-      // TODO(#3): DiskTier::poll() looks up a segment whose header failed after it was full.
-      {"io-errors", io_errors, "a fix of DiskTier::poll()"},
+      {"io-errors", io_errors},
       {"becomes-read-only", becomes_read_only},
       {"full-file-system", full_file_system},
       {"read-only-file-system", read_only_file_system},
@@ -330,11 +328,6 @@ SuiteResult run_scenes(const SuiteOptions& options) {
   for (const Named& scene : kScenes) {
     fmt::print("scene {}\n", scene.name);
     std::fflush(stdout);
-    if (scene.waits_for != nullptr) {
-      fmt::print("scene {}: skipped, waits for {}\n", scene.name, scene.waits_for);
-      ++result.skipped;
-      continue;
-    }
     const bool mounts = std::strstr(scene.name, "file-system") != nullptr;
     bool done = false;
     if (!mounts || own_mounts) {
