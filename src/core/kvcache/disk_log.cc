@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::int64_t kSlicesPerLifetime = 8;
 constexpr std::int64_t kSliceSecondsMin = 60;
+constexpr std::int64_t kFooterSeconds = 60;  // several hits are one writing
+static_assert(kDirectoryMarksMax == DiskSlot::kMarksMax);
+static_assert(kDirectoryHeatMax == DiskSlot::kHeatMax);
 // Likelihood of another use in eighths, by heat: a quarter of blocks is used again at all.
 constexpr std::array<std::uint64_t, DiskSlot::kHeatMax + 1> kLikelihood = {2, 4, 5, 6, 7, 7, 7, 7};
 // Depth (in blocks) at which attention over the context costs as much again as the block itself.
@@ -167,6 +170,45 @@ void DiskLog::sealed(std::uint32_t number) {
   segment.hashes.shrink_to_fit();
 }
 
+std::vector<DirectoryEntry> DiskLog::directory_of(std::uint32_t number) {
+  std::vector<DirectoryEntry> directory;
+  for (const DiskSlot& slot : blocks_of(number)) {
+    directory.push_back({slot.name(), tenants_[slot.tenant()].name, slot.place().unit, slot.bytes(),
+                         slot.depth(), static_cast<std::uint8_t>(slot.header_units()),
+                         static_cast<std::uint8_t>(slot.mark()),
+                         static_cast<std::uint8_t>(slot.heat())});
+  }
+  return directory;
+}
+
+Trailer DiskLog::trailer_of(std::uint32_t number, std::size_t records) const {
+  const Segment& segment = segments_[number];
+  Trailer trailer;
+  trailer.epoch = segment.epoch;
+  trailer.sequence = segment.sequence;
+  trailer.records = static_cast<std::uint32_t>(records);
+  trailer.used_units = segment.used_units;
+  for (std::size_t i = 0; i < options_.classes.size(); ++i)
+    trailer.classes[i] = checksum64(options_.classes[i].spec.name);
+  return trailer;
+}
+
+std::optional<std::uint32_t> DiskLog::take_old_footer(UnixSeconds now) {
+  while (!old_footers_.empty() && old_footers_.front().first + kFooterSeconds <= now.value) {
+    const std::uint32_t number = old_footers_.front().second;
+    old_footers_.pop_front();
+    Segment& segment = segments_[number];
+    if (!segment.footer_old) continue;  // used anew since
+    if (segment.state == SegmentState::kSealing) {
+      old_footers_.emplace_back(now.value, number);
+      continue;
+    }
+    segment.footer_old = false;
+    if (segment.state == SegmentState::kSealed) return number;
+  }
+  return std::nullopt;
+}
+
 // --- use and removal
 
 void DiskLog::touch(std::span<const BlockName> path, TtlClass ttl_class, UnixSeconds now) {
@@ -185,6 +227,12 @@ void DiskLog::touch(std::span<const BlockName> path, TtlClass ttl_class, UnixSec
     if (longer && now.value + ttl(ttl_class) > expires(segment)) slot->set_mark(ttl_class + 1U);
     segment.last_use = std::max(segment.last_use, now.value);
     count(*slot, 1);
+    // An open segment's footer is still to come.
+    const bool told = slot->mark() == mark && slot->heat() > 1;
+    if (!told && segment.state != SegmentState::kOpen && !segment.footer_old) {
+      segment.footer_old = true;
+      old_footers_.emplace_back(now.value, slot->place().segment);
+    }
   }
 }
 
@@ -328,13 +376,12 @@ bool DiskLog::restore_segment(std::uint32_t number, const SegmentHeader& header,
   sequence_ = std::max(sequence_, header.sequence);
   Segment& segment = segments_[number];
   ENSURE(segment.state == SegmentState::kClean);
-  for (std::size_t i = 0; i < options_.classes.size(); ++i) {
-    if (checksum64(options_.classes[i].spec.name) == header.class_id) {
-      segment.ttl_class = static_cast<TtlClass>(i);
-    }
-  }
+  segment.ttl_class = class_named(header.class_id);
   segment.slice_end = header.slice_end;
-  if (expires(segment) <= now.value) {
+  std::int64_t longest = 0;
+  for (const DiskClass& c : options_.classes)
+    longest = std::max(longest, c.spec.ttl.count());
+  if (expires(segment) + longest <= now.value) {
     segment = Segment();
     return false;
   }
@@ -347,9 +394,22 @@ bool DiskLog::restore_segment(std::uint32_t number, const SegmentHeader& header,
   return true;
 }
 
-void DiskLog::restore(std::uint32_t number, const DirectoryEntry& entry) {
+TtlClass DiskLog::class_named(std::uint64_t name) const {
+  for (std::size_t i = 0; i < options_.classes.size(); ++i) {
+    if (checksum64(options_.classes[i].spec.name) == name) return static_cast<TtlClass>(i);
+  }
+  return 0;
+}
+
+void DiskLog::restore(std::uint32_t number, const DirectoryEntry& entry, UnixSeconds now,
+                      std::span<const std::uint64_t> classes) {
   Segment& segment = segments_[number];
   ++segment.records;
+  std::uint32_t mark = 0;
+  if (entry.mark > 0 && entry.mark <= classes.size())
+    mark = 1U + class_named(classes[entry.mark - 1U]);
+  const std::int64_t longer = mark > 0 ? ttl(static_cast<TtlClass>(mark - 1)) : 0;
+  if (expires(segment) + longer <= now.value) return;
   if (DiskSlot* other = index_.find(entry.name)) {
     if (segments_[other->place().segment].sequence > segment.sequence) return;
     count(*other, -1);
@@ -358,6 +418,8 @@ void DiskLog::restore(std::uint32_t number, const DirectoryEntry& entry) {
   DiskSlot slot(entry.name, {number, entry.unit}, entry.bytes, entry.header_units);
   slot.set_depth(entry.depth);
   slot.set_tenant(tenant_slot(entry.tenant));
+  slot.set_mark(mark);
+  slot.set_heat(entry.heat);
   attach(index_.insert(slot));
 }
 
@@ -445,10 +507,14 @@ bool DiskLog::empty_some(MissReason reason) {
 }
 
 void DiskLog::for_each(const std::function<bool(const BlockName&, std::uint32_t)>& visit) const {
-  for (std::size_t shard = 0; shard < DiskIndex::kShards; ++shard) {
-    const auto one = [&](const DiskSlot& slot) { return visit(slot.name(), slot.bytes()); };
-    if (!index_.for_each(shard, one)) return;
-  }
+  for (std::size_t shard = 0; shard < DiskIndex::kShards; ++shard)
+    if (!for_each_in(shard, visit)) return;
+}
+
+bool DiskLog::for_each_in(std::size_t shard,
+                          const std::function<bool(const BlockName&, std::uint32_t)>& visit) const {
+  return index_.for_each(shard,
+                         [&](const DiskSlot& slot) { return visit(slot.name(), slot.bytes()); });
 }
 
 std::size_t DiskLog::memory_bytes() const {

@@ -31,10 +31,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/kvcache/disk_index.h"
@@ -124,14 +126,27 @@ class DiskLog {
   std::uint32_t live_blocks(std::uint32_t segment) const { return segments_[segment].blocks; }
   bool space_short() const { return clean_ <= options_.clean_min; }
 
+  // What the footer says: the blocks that are there, with their marks and heat.
+  std::vector<DirectoryEntry> directory_of(std::uint32_t segment);
+  Trailer trailer_of(std::uint32_t segment, std::size_t records) const;
+  // A sealed segment whose footer has not told for a minute that its blocks are used (a mark, a
+  // first hit); it is to be written again.
+  std::optional<std::uint32_t> take_old_footer(UnixSeconds now);
+
   // Recovery, before anything else: a segment that holds records; then its records. Of two copies
-  // of a block the one of the later sequence is kept. False: expired, do not read it.
+  // of a block the one of the later sequence is kept. False: expired so long ago that no mark can
+  // matter, do not read it. Of an expired segment the blocks with a mark that lasts are kept;
+  // `classes` are those of the trailer.
   bool restore_segment(std::uint32_t segment, const SegmentHeader& header, UnixSeconds now);
   // Starts to load what restore() of this name will look at: some names ahead, it hides memory's
   // latency.
   void prefetch(const BlockName& name) const { index_.prefetch(name); }
   void reserve(std::size_t blocks) { index_.reserve(blocks); }  // before the first restore()
-  void restore(std::uint32_t segment, const DirectoryEntry& entry);
+  void restore(std::uint32_t segment, const DirectoryEntry& entry, UnixSeconds now,
+               std::span<const std::uint64_t> classes = {});
+  bool expired(std::uint32_t segment, UnixSeconds now) const {
+    return expires(segments_[segment]) <= now.value;
+  }
   // Ends it: sealed, or open again with this many units used when its class has no open segment
   // and its slice runs. Returns the state.
   SegmentState restored(std::uint32_t segment, std::uint32_t used_units, bool has_footer,
@@ -147,6 +162,9 @@ class DiskLog {
   // Removes some blocks (all, over several calls); true when none is left.
   bool empty_some(MissReason reason);
   void for_each(const std::function<bool(const BlockName&, std::uint32_t)>& visit) const;
+  // Those of one shard of the index; false when `visit` stopped it.
+  bool for_each_in(std::size_t shard,
+                   const std::function<bool(const BlockName&, std::uint32_t)>& visit) const;
 
   std::uint64_t blocks() const { return index_.size(); }
   std::uint64_t bytes_used() const { return bytes_; }
@@ -174,6 +192,7 @@ class DiskLog {
     std::uint64_t sequence = 0;
     std::int64_t slice_end = 0;
     std::int64_t last_use = 0;
+    bool footer_old = false;            // its blocks were used since it was written
     std::vector<std::uint32_t> hashes;  // of every block ever put there
     std::vector<TenantWorth> worth;     // of the live ones
   };
@@ -199,6 +218,7 @@ class DiskLog {
   void count(const DiskSlot& slot, int sign);
   void attach(const DiskSlot& slot);
   void erase(DiskSlot* slot, MissReason reason);
+  TtlClass class_named(std::uint64_t name) const;
   std::vector<DiskSlot> blocks_of(std::uint32_t segment);
   // Worth of tenants within their share, and of the others. Smaller goes first.
   struct Score {
@@ -215,6 +235,7 @@ class DiskLog {
   std::vector<Segment> segments_;
   std::vector<std::optional<std::uint32_t>> open_;  // by class
   std::vector<std::uint32_t> seals_;
+  std::deque<std::pair<std::int64_t, std::uint32_t>> old_footers_;  // since when, which segment
   std::vector<DiskRemoval> removals_;
   std::vector<Tenant> tenants_;  // slot 0: all that found no slot
   std::unordered_map<std::uint64_t, std::uint32_t> tenant_slots_;

@@ -249,12 +249,12 @@ TEST_CASE("recovery keeps the later of two copies and forgets what expired") {
   REQUIRE(h.log.restore_segment(3, header, kStart));
   header.sequence = 5;
   REQUIRE(h.log.restore_segment(4, header, kStart));
-  h.log.restore(3, entry);
-  h.log.restore(4, entry);
+  h.log.restore(3, entry, kStart);
+  h.log.restore(4, entry, kStart);
   CHECK(h.log.find(entry.name)->place().segment == 3);
   CHECK(h.log.restored(3, 3, true, kStart) == SegmentState::kSealed);
   CHECK(h.log.restored(4, 3, true, kStart) == SegmentState::kSealed);
-  header.slice_end = kStart.value - 8 * kDay;
+  header.slice_end = kStart.value - 14 * kDay;  // no mark lasts longer than a week
   CHECK_FALSE(h.log.restore_segment(5, header, kStart));
   CHECK(h.log.state_of(5) == SegmentState::kClean);
   // New uses get later sequences and other epochs.
@@ -262,6 +262,56 @@ TEST_CASE("recovery keeps the later of two copies and forgets what expired") {
   const std::uint32_t fresh = h.log.find(block(2).name)->place().segment;
   CHECK(h.log.header_of(fresh).sequence == 10);
   CHECK(h.log.epoch_of(fresh) != 1);
+}
+
+TEST_CASE("a footer tells marks and heat; it is old a minute after new ones") {
+  Harness h;
+  for (std::uint64_t i = 1; i <= 20; ++i)
+    h.write(block(i, i - 1));
+  const std::uint32_t segment = h.log.find(block(1).name)->place().segment;
+  REQUIRE(h.log.state_of(segment) == SegmentState::kSealed);
+  CHECK(h.log.directory_of(segment).size() == 10);
+  const BlockName path[2] = {block(1).name, block(2).name};
+  const UnixSeconds later = kStart + UnixSeconds(kDay / 2);
+  h.log.touch(path, 1, later);
+  CHECK_FALSE(h.log.take_old_footer(later + UnixSeconds(59)).has_value());
+  CHECK(h.log.take_old_footer(later + UnixSeconds(60)) == segment);
+  CHECK_FALSE(h.log.take_old_footer(later + UnixSeconds(600)).has_value());
+  // More hits of the same kind are not worth a writing.
+  h.log.touch(path, 1, later);
+  CHECK_FALSE(h.log.take_old_footer(later + UnixSeconds(600)).has_value());
+  h.log.remove(block(5).name, MissReason::kRemoved);
+  const auto directory = h.log.directory_of(segment);
+  REQUIRE(directory.size() == 9);
+  CHECK(directory[0].name == path[0]);
+  CHECK(directory[0].tenant == 1);
+  CHECK(directory[0].mark == 2);
+  CHECK(directory[0].heat == 2);
+  CHECK(directory[2].mark == 0);
+  CHECK(directory[2].heat == 0);
+  const Trailer trailer = h.log.trailer_of(segment, directory.size());
+  CHECK(trailer.classes[1] == checksum64(std::string_view("chat")));
+
+  // The next process, whose classes stand in another order, a class fewer.
+  DiskLogOptions options = Harness::make(8, 1);
+  options.classes = {{{"chat", std::chrono::days(7)}, false},
+                     {{"default", std::chrono::days(1)}, false}};
+  DiskLog next(options);
+  const UnixSeconds start = kStart + UnixSeconds(2 * kDay);  // it has expired meanwhile
+  REQUIRE(next.restore_segment(segment, h.log.header_of(segment), start));
+  CHECK(next.expired(segment, start));
+  for (const DirectoryEntry& entry : directory)
+    next.restore(segment, entry, start, trailer.classes);
+  CHECK(next.restored(segment, trailer.used_units, true, start) == SegmentState::kSealed);
+  CHECK(next.blocks() == 2);
+  REQUIRE(next.find(path[0]) != nullptr);
+  CHECK(next.find(path[0])->mark() == 1);
+  CHECK(next.find(path[0])->heat() == 2);
+  const auto plan = next.reclaim(start);
+  REQUIRE(plan.has_value());
+  CHECK(plan->reason == MissReason::kExpired);
+  REQUIRE(plan->keep.size() == 2);
+  CHECK(plan->keep[0].ttl_class == 0);
 }
 
 TEST_CASE("names seen: a bounded table") {

@@ -15,7 +15,7 @@ constexpr std::uint32_t kSegmentMagic = 0x31534B50;  // "PKS1"
 constexpr std::uint32_t kRecordMagic = 0x31524B50;   // "PKR1"
 constexpr std::uint32_t kTrailerMagic = 0x31464B50;  // "PKF1"
 constexpr std::size_t kSegmentHeaderBytes = 80;
-constexpr std::size_t kTrailerBytes = 48;
+constexpr std::size_t kTrailerBytes = 104;
 constexpr std::size_t kTagOffset = 112;
 constexpr std::size_t kRecordChecksumOffset = 136;
 constexpr std::uint16_t kEncrypted = 1;
@@ -234,6 +234,8 @@ void write_footer(const Trailer& trailer, std::span<const DirectoryEntry> direct
     put(out, at + 32, entry.depth);
     put(out, at + 36, entry.name.group);
     put(out, at + 37, entry.header_units);
+    put(out, at + 38, entry.mark);
+    put(out, at + 39, entry.heat);
     at += kDirectoryEntryBytes;
   }
   const auto unit = out.subspan(directory_bytes);
@@ -244,7 +246,8 @@ void write_footer(const Trailer& trailer, std::span<const DirectoryEntry> direct
   put(unit, 24, trailer.records);
   put(unit, 28, trailer.used_units);
   put(unit, 32, checksum64(out.first(directory_bytes)));
-  put(unit, 40, checksum64(unit.first(40)));
+  put(unit, 40, trailer.classes);
+  put(unit, kTrailerBytes - 8, checksum64(unit.first(kTrailerBytes - 8)));
 }
 
 std::expected<Trailer, FormatFault> parse_trailer(std::span<const std::byte> unit,
@@ -259,6 +262,7 @@ std::expected<Trailer, FormatFault> parse_trailer(std::span<const std::byte> uni
   trailer.records = get<std::uint32_t>(unit, 24);
   trailer.used_units = get<std::uint32_t>(unit, 28);
   trailer.directory_checksum = get<std::uint64_t>(unit, 32);
+  trailer.classes = get<std::array<std::uint64_t, kDirectoryMarksMax>>(unit, 40);
   if (trailer.epoch != epoch) return std::unexpected(FormatFault::kStale);
   // A record has at least two units, so the directory always fits below the count's bound.
   const bool sane =
@@ -285,7 +289,10 @@ std::expected<std::vector<DirectoryEntry>, FormatFault> parse_directory(
     entry.depth = get<std::uint32_t>(directory, at + 32);
     const auto group = get<std::uint8_t>(directory, at + 36);
     entry.header_units = get<std::uint8_t>(directory, at + 37);
-    const bool sane = group <= 1 && entry.unit >= 1 && entry.bytes > 0 &&
+    entry.mark = get<std::uint8_t>(directory, at + 38);
+    entry.heat = get<std::uint8_t>(directory, at + 39);
+    const bool sane = group <= 1 && entry.mark <= kDirectoryMarksMax &&
+                      entry.heat <= kDirectoryHeatMax && entry.unit >= 1 && entry.bytes > 0 &&
                       entry.bytes <= kPayloadBytesMax && entry.header_units >= 1 &&
                       entry.header_units <= kHeaderUnitsMax &&
                       std::uint64_t{entry.unit} + entry.header_units + units_of(entry.bytes) <=

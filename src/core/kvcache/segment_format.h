@@ -26,12 +26,14 @@ namespace penstock::kvcache {
 
 inline constexpr std::uint32_t kUnitBytes = 4096;
 inline constexpr std::uint32_t kSegmentUnitsMax = 16384;  // 64 MiB
-inline constexpr std::uint16_t kSegmentVersion = 1;
+inline constexpr std::uint16_t kSegmentVersion = 2;
 inline constexpr std::uint32_t kRecordFixedBytes = 144;  // the slice table begins here
 inline constexpr std::uint32_t kHeaderUnitsMax = 4;
 inline constexpr std::uint32_t kSlicesMax = (kHeaderUnitsMax * kUnitBytes - kRecordFixedBytes) / 12;
 inline constexpr std::uint32_t kPayloadBytesMax = (kSegmentUnitsMax - 4) * kUnitBytes;
 inline constexpr std::uint32_t kDirectoryEntryBytes = 40;
+inline constexpr std::uint32_t kDirectoryMarksMax = 7;
+inline constexpr std::uint32_t kDirectoryHeatMax = 7;
 
 enum class FormatFault : std::uint8_t {
   kShort,         // fewer bytes than needed
@@ -74,6 +76,8 @@ struct DirectoryEntry {
   std::uint32_t bytes = 0;
   std::uint32_t depth = 0;
   std::uint8_t header_units = 1;
+  std::uint8_t mark = 0;  // 0: none; else 1 + place in the trailer's `classes`
+  std::uint8_t heat = 0;  // hits, saturated
   bool operator==(const DirectoryEntry&) const = default;
 };
 
@@ -83,6 +87,7 @@ struct Trailer {
   std::uint32_t records = 0;
   std::uint32_t used_units = 0;  // header and records
   std::uint64_t directory_checksum = 0;
+  std::array<std::uint64_t, kDirectoryMarksMax> classes{};  // checksum64 of the names of marks
 };
 
 std::uint32_t units_of(std::uint64_t bytes);

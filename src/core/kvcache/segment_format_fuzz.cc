@@ -35,7 +35,13 @@ void check_footer(std::span<const std::byte> bytes, std::uint64_t epoch) {
   if (!entries) return;
   for (const DirectoryEntry& entry : *entries) {
     ENSURE(entry.unit + entry.header_units + units_of(entry.bytes) <= trailer->used_units);
+    ENSURE(entry.mark <= kDirectoryMarksMax && entry.heat <= kDirectoryHeatMax);
   }
+  std::vector<std::byte> again((directory_units_of(entries->size()) + 1) * std::size_t{kUnitBytes});
+  write_footer(*trailer, *entries, again);
+  const auto second = parse_trailer(std::span(again).last(kUnitBytes), epoch, kSegmentUnitsMax);
+  ENSURE(second.has_value() && second->classes == trailer->classes);
+  ENSURE(parse_directory(again, *second) == entries);
 }
 
 }  // namespace

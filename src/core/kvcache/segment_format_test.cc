@@ -64,7 +64,7 @@ TEST_CASE("a segment header comes back, and every flipped bit is noticed") {
     REQUIRE_FALSE(parsed.has_value());
   }
   CHECK(parse_segment_header(std::span(unit).first(79)).error() == FormatFault::kShort);
-  unit[4] = std::byte{2};
+  unit[4] = std::byte{kSegmentVersion - 1};
   CHECK(parse_segment_header(unit).error() == FormatFault::kOtherVersion);
   unit[0] = std::byte{0x7F};
   CHECK(parse_segment_header(unit).error() == FormatFault::kForeign);
@@ -124,9 +124,11 @@ TEST_CASE("a footer comes back; damage, a former use and a short file are told a
     entry.unit = 1 + 2 * i;
     entry.bytes = 1 + i;
     entry.depth = i;
+    entry.mark = static_cast<std::uint8_t>(i % 8);
+    entry.heat = static_cast<std::uint8_t>(i % 5);
     directory.push_back(entry);
   }
-  const Trailer trailer{7, 5, 300, 601, 0};
+  const Trailer trailer{7, 5, 300, 601, 0, {11, 12, 13, 14, 15, 16, 17}};
   std::vector<std::byte> footer((directory_units_of(300) + 1) * std::size_t{kUnitBytes});
   write_footer(trailer, directory, footer);
   const auto unit = std::span(footer).last(kUnitBytes);
@@ -134,6 +136,7 @@ TEST_CASE("a footer comes back; damage, a former use and a short file are told a
   const auto parsed = parse_trailer(unit, 7, 1024);
   REQUIRE(parsed.has_value());
   CHECK(parsed->sequence == 5);
+  CHECK(parsed->classes == trailer.classes);
   CHECK(parse_directory(body, *parsed) == directory);
   CHECK(parse_trailer(unit, 8, 1024).error() == FormatFault::kStale);
   CHECK(parse_trailer(unit, 7, 604).error() == FormatFault::kCorrupt);
@@ -142,9 +145,18 @@ TEST_CASE("a footer comes back; damage, a former use and a short file are told a
     auto damaged = footer;
     damaged[at] ^= std::byte{0x10};
     const auto t = parse_trailer(std::span(damaged).last(kUnitBytes), 7, 1024);
-    // Behind the trailer's 48 bytes the unit is padding.
-    if (at >= body.size() + 48) continue;
+    // Behind the trailer's 104 bytes the unit is padding.
+    if (at >= body.size() + 104) continue;
     REQUIRE_FALSE((t.has_value() && parse_directory(damaged, *t).has_value()));
+  }
+  // A mark or heat out of range is no directory, whatever its checksum says.
+  for (auto field : {&DirectoryEntry::mark, &DirectoryEntry::heat}) {
+    auto wrong = directory;
+    wrong[9].*field = 8;
+    write_footer(trailer, wrong, footer);
+    const auto t = parse_trailer(unit, 7, 1024);
+    REQUIRE(t.has_value());
+    CHECK(parse_directory(body, *t).error() == FormatFault::kCorrupt);
   }
 }
 

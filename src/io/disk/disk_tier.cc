@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -21,6 +22,8 @@ using kvcache::units_of;
 namespace {
 
 constexpr std::int64_t kCorruptTellSeconds = 60;
+constexpr std::size_t kFootersPerSecond = 4;
+constexpr std::size_t kFootersAtStop = 256;
 constexpr std::int64_t kErrorWindowSeconds = 3600;
 
 }  // namespace
@@ -38,6 +41,10 @@ DiskTier::DiskTier(DiskTierOptions options, std::unique_ptr<SegmentIo> io, TierN
 }
 
 DiskTier::~DiskTier() {
+  if (stats_.in_service) {
+    constexpr UnixSeconds kAll(std::numeric_limits<std::int64_t>::max());
+    write_old_footers(kAll, kFootersAtStop);
+  }
   // Buffers of callers are still the device's; nothing new is begun but what completions begin.
   const auto until = std::chrono::steady_clock::now() + options_.drain_time_max;
   for (auto left = options_.drain_time_max; io_->in_flight() > 0 && left >= Duration();) {
@@ -89,6 +96,11 @@ void DiskTier::remove(const BlockName& name, MissReason reason) {
 
 void DiskTier::for_each(const std::function<bool(const BlockName&, std::uint32_t)>& visit) const {
   if (stats_.in_service) log_.for_each(visit);
+}
+
+void DiskTier::for_each_in(
+    std::size_t part, const std::function<bool(const BlockName&, std::uint32_t)>& visit) const {
+  if (stats_.in_service) log_.for_each_in(part, visit);
 }
 
 int DiskTier::event_fd() const {
@@ -442,17 +454,11 @@ void DiskTier::advance(std::uint32_t segment) {
       continue;
     }
     const BlockInfo& info = append->info;
-    const auto header_units = static_cast<std::uint8_t>(append->header.header_units());
-    bool stored = true;
     if (append->from) {
-      stored = log_.move(info.name, append->from->from, append->place);
-      stats_.reinserted += stored ? 1 : 0;
+      const bool moved = log_.move(info.name, append->from->from, append->place);
+      stats_.reinserted += moved ? 1 : 0;
     } else {
-      log_.publish(info, header_units, append->place);
-    }
-    if (stored) {
-      filling.directory.push_back({info.name, info.tenant, append->place.unit, append->header.bytes,
-                                   info.depth, header_units});
+      log_.publish(info, append->header.header_units(), append->place);
     }
     ++stats_.writes;
     stats_.write_bytes += append->header.bytes;
@@ -481,15 +487,10 @@ void DiskTier::try_seal(std::uint32_t segment) {
   if (filling.failed || log_.state_of(segment) == SegmentState::kBad) {
     return footer_written(segment, 0);
   }
-  const auto records = static_cast<std::uint32_t>(filling.directory.size());
-  const kvcache::SegmentHeader header = log_.header_of(segment);
-  const std::uint32_t units = kvcache::directory_units_of(records) + 1;
-  AlignedBuffer footer(offset_of(units));
-  kvcache::write_footer({header.epoch, header.sequence, records, log_.used_units(segment), 0},
-                        filling.directory, footer.span());
+  AlignedBuffer footer = footer_of(segment);
   const IoVector from(footer.span());
   device_write(
-      segment, offset_of(header.segment_units - units), from,
+      segment, offset_of(options_.log.segment_units) - from.bytes(), from,
       [this, segment, size = from.bytes(), footer = std::move(footer)](int error, std::size_t got) {
         if (error != 0 || got != size) return footer_written(segment, error);
         io_->sync(segment, watch_.watched([this, segment](int failure, std::size_t) {
@@ -505,6 +506,34 @@ void DiskTier::footer_written(std::uint32_t segment, int error) {
       !fatal(error, fmt::format("sealing segment {:04}", segment))) {
     ++stats_.io_errors;
     error_in(segment, "sealing");
+  }
+}
+
+AlignedBuffer DiskTier::footer_of(std::uint32_t segment) {
+  const std::vector<kvcache::DirectoryEntry> directory = log_.directory_of(segment);
+  AlignedBuffer footer(offset_of(kvcache::directory_units_of(directory.size()) + 1));
+  kvcache::write_footer(log_.trailer_of(segment, directory.size()), directory, footer.span());
+  return footer;
+}
+
+// In place: one that is torn fails its checksum, and the next start finds the records themselves.
+// Counted among the segment's readers, so that the file is not used anew before it has ended.
+void DiskTier::write_old_footers(UnixSeconds until, std::size_t count) {
+  while (count-- > 0) {
+    const auto segment = log_.take_old_footer(until);
+    if (!segment) return;
+    AlignedBuffer footer = footer_of(*segment);
+    const IoVector from(footer.span());
+    ++readers_[*segment];
+    device_write(*segment, offset_of(options_.log.segment_units) - from.bytes(), from,
+                 [this, number = *segment, size = from.bytes(), footer = std::move(footer)](
+                     int error, std::size_t got) {
+                   --readers_[number];
+                   if ((error == 0 && got == size) || !polling_) return;
+                   if (fatal(error, fmt::format("writing KV segment {:04}", number))) return;
+                   ++stats_.io_errors;
+                   error_in(number, "footer");
+                 });
   }
 }
 
@@ -528,6 +557,8 @@ void DiskTier::poll(TierNow now, std::vector<TierRemoval>& removals) {
     revive_segments();
     run_reclaim();
     retry_waiting();
+    if (std::exchange(footers_written_at_, now.wall.value) != now.wall.value)
+      write_old_footers(now.wall, kFootersPerSecond);
   } else if (off() && !log_.empty_some(MissReason::kTierOff)) {
     io_->wake();
   }

@@ -171,7 +171,7 @@ Status DiskTier::read_directories() {
                  for (std::size_t i = 0; i < entries->size(); ++i) {
                    const std::size_t ahead = std::min(i + kPrefetchAhead, entries->size() - 1);
                    log_.prefetch((*entries)[ahead].name);
-                   log_.restore(file.number, (*entries)[i]);
+                   log_.restore(file.number, (*entries)[i], now_.wall, trailer.classes);
                  }
                  log_.restored(file.number, trailer.used_units, true, now_.wall);
                });
@@ -193,6 +193,10 @@ Status DiskTier::drain() {
 Status DiskTier::scan(const SegmentFile& file) {
   const std::uint64_t whole = std::uint64_t{options_.log.segment_units} * kUnitBytes;
   const std::uint64_t bytes = std::min(whole, file.bytes / kUnitBytes * kUnitBytes);
+  if (log_.expired(file.number, now_.wall)) {  // without a footer there are no marks
+    log_.restored(file.number, 1, false, now_.wall);
+    return {};
+  }
   const auto memory = std::make_shared<AlignedBuffer>(bytes);  // of every read under way
   Filling filling;
   filling.ready = true;
@@ -208,7 +212,7 @@ Status DiskTier::scan(const SegmentFile& file) {
     }
     TRY_STATUS(drain());
     const std::uint32_t before = position.used;
-    scan_records(file.number, memory->span().first(end), end == bytes, position, filling.directory);
+    scan_records(file.number, memory->span().first(end), end == bytes, position);
     if (position.used == before && !position.record_goes_on) break;
   }
   const SegmentState state = log_.restored(file.number, position.used, false, now_.wall);
@@ -222,8 +226,7 @@ Status DiskTier::scan(const SegmentFile& file) {
 // Units that hold no intact record (torn, damaged, never written) are passed over one by one: a
 // record is known by its epoch and checksums, wherever it stands.
 void DiskTier::scan_records(std::uint32_t segment, std::span<std::byte> bytes, bool last,
-                            ScanPosition& position,
-                            std::vector<kvcache::DirectoryEntry>& directory) {
+                            ScanPosition& position) {
   const std::uint64_t epoch = log_.epoch_of(segment);
   const auto units = static_cast<std::uint32_t>(bytes.size() / kUnitBytes);
   std::uint32_t& unit = position.unit;
@@ -248,9 +251,10 @@ void DiskTier::scan_records(std::uint32_t segment, std::span<std::byte> bytes, b
       ++unit;
       continue;
     }
-    directory.push_back({info->name, info->tenant, unit, header->bytes, info->depth,
-                         static_cast<std::uint8_t>(header->header_units())});
-    log_.restore(segment, directory.back());
+    const kvcache::DirectoryEntry entry{
+        info->name,    info->tenant, unit,
+        header->bytes, info->depth,  static_cast<std::uint8_t>(header->header_units())};
+    log_.restore(segment, entry, now_.wall);
     unit += header->record_units();
     position.used = unit;
   }
