@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kReadsAtOnce = 64;
 constexpr std::uint64_t kScanBytes = 2 * 1024 * 1024;  // of one read
-constexpr std::size_t kPrefetchAhead = 16;         // entries of a directory
+constexpr std::size_t kPrefetchAhead = 16;             // entries of a directory
 constexpr std::uint64_t kScanReads = 4;                // at once
 
 // What the index can address and what the log needs.
