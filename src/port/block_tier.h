@@ -91,6 +91,14 @@ class BlockTier {
   // Calls `visit` with the name and payload bytes of every block, in no order; false stops it.
   virtual void for_each(
       const std::function<bool(const BlockName&, std::uint32_t)>& visit) const = 0;
+  // The same in parts, for walks that must not take long at once: a block that stays meanwhile is
+  // in one of the parts [0, parts()), always the same.
+  virtual std::size_t parts() const { return 1; }
+  virtual void for_each_in(
+      std::size_t /*part*/,
+      const std::function<bool(const BlockName&, std::uint32_t)>& visit) const {
+    for_each(visit);
+  }
   virtual TierStats stats() const = 0;
 };
 

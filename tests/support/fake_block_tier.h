@@ -30,6 +30,7 @@ class FakeBlockTier final : public BlockTier {
   std::vector<std::vector<BlockName>> touched;
   std::uint64_t reads = 0;
   std::uint64_t writes = 0;
+  mutable std::uint64_t parts_walked = 0;
   bool removes_on_failed_read = false;
   bool newest_first = false;            // what is due at once completes in reverse order
   std::function<void(BlockInfo&)> lie;  // about what a good read has read
@@ -76,8 +77,18 @@ class FakeBlockTier final : public BlockTier {
   }
   int event_fd() const override { return -1; }
   void for_each(const std::function<bool(const BlockName&, std::uint32_t)>& visit) const override {
+    parts_walked += 4;
     for (const auto& [name, block] : blocks_)
       if (!visit(name, static_cast<std::uint32_t>(block.info.bytes()))) return;
+  }
+  std::size_t parts() const override { return 4; }
+  void for_each_in(
+      std::size_t part,
+      const std::function<bool(const BlockName&, std::uint32_t)>& visit) const override {
+    ++parts_walked;
+    for (const auto& [name, block] : blocks_)
+      if (std::hash<BlockName>{}(name) % 4 == part)
+        if (!visit(name, static_cast<std::uint32_t>(block.info.bytes()))) return;
   }
   TierStats stats() const override {
     TierStats stats;

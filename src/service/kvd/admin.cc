@@ -142,23 +142,26 @@ Status Admin::start_verify(kv::SessionId session, std::uint64_t number,
   verify.told = now.now;
   verify.host_done = tier == "disk";
   if (inside_.holdings.disk() != nullptr && tier != "host") {
-    inside_.holdings.disk()->for_each([&](const BlockName& name, std::uint32_t) {
-      verify.on_disk.push_back(name);
-      return true;
-    });
+    verify.parts = inside_.holdings.disk()->parts();
+    verify.disk_total = inside_.holdings.disk()->stats().blocks;
   }
   return {};
 }
 
 bool Admin::wants_read() const {
-  return verify_ && verify_->next < verify_->on_disk.size() && !waits_for_room_ &&
-         in_flight_ < kReadsInFlightMax;
+  const bool is_left =
+      verify_ && (verify_->next < verify_->on_disk.size() || verify_->part < verify_->parts);
+  return is_left && !waits_for_room_ && in_flight_ < kReadsInFlightMax;
+}
+
+bool Admin::has_read_all() const {
+  return verify_->part == verify_->parts && verify_->next == verify_->on_disk.size() &&
+         in_flight_ == 0;
 }
 
 bool Admin::has_work() const {
   if (!verify_) return false;
-  const bool is_over = verify_->next == verify_->on_disk.size() && in_flight_ == 0;
-  return !verify_->host_done || wants_read() || is_over;
+  return !verify_->host_done || wants_read() || has_read_all();
 }
 
 void Admin::work(TierNow now, Outbox& outbox) {
@@ -169,7 +172,7 @@ void Admin::work(TierNow now, Outbox& outbox) {
   } else if (wants_read()) {
     verify_disk(now);
   }
-  const bool is_over = verify.host_done && verify.next == verify.on_disk.size() && in_flight_ == 0;
+  const bool is_over = verify.host_done && has_read_all();
   if (!is_over && now.now - verify.told < kProgressEvery) return;
   verify.told = now.now;
   outbox.send(verify.session, kv::AdminAnswer{verify.number, {}, progress(), is_over});
@@ -197,6 +200,15 @@ void Admin::verify_host(TierNow now) {
 void Admin::verify_disk(TierNow now) {
   VerifyJob& verify = *verify_;
   BlockTier& disk = *inside_.holdings.disk();
+  if (verify.next == verify.on_disk.size()) {
+    verify.on_disk.clear();
+    verify.next = 0;
+    disk.for_each_in(verify.part++, [&](const BlockName& found, std::uint32_t) {
+      verify.on_disk.push_back(found);
+      return true;
+    });
+    return;
+  }
   const BlockName name = verify.on_disk[verify.next];
   const auto bytes = disk.size_of(name);
   inside_.holdings.take_evicted();
@@ -245,19 +257,22 @@ void Admin::found_bad(KvTier tier, const BlockName& name) {
 
 std::string Admin::progress() const {
   const VerifyJob& verify = *verify_;
+  // What came to the disk since it began is read too, or not.
+  const std::uint64_t done = verify.disk_blocks + verify.gone;
+  const std::uint64_t left =
+      has_read_all() || done >= verify.disk_total ? 0 : verify.disk_total - done;
   json::array bad;
   for (const auto& [tier, name] : verify.bad)
     bad.push_back({{"tier", to_string(tier)},
                    {"key", hex(name.key)},
                    {"group", name.group == KvGroup::kHistory ? "history" : "window"}});
-  return json::serialize(
-      json::object{{"host_blocks", verify.host_blocks},
-                   {"disk_blocks", verify.disk_blocks},
-                   {"disk_blocks_left", verify.on_disk.size() - verify.next + in_flight_},
-                   {"bytes", verify.bytes},
-                   {"gone_meanwhile", verify.gone},
-                   {"bad_blocks", verify.bad_blocks},
-                   {"bad", std::move(bad)}});
+  return json::serialize(json::object{{"host_blocks", verify.host_blocks},
+                                      {"disk_blocks", verify.disk_blocks},
+                                      {"disk_blocks_left", left},
+                                      {"bytes", verify.bytes},
+                                      {"gone_meanwhile", verify.gone},
+                                      {"bad_blocks", verify.bad_blocks},
+                                      {"bad", std::move(bad)}});
 }
 
 void Admin::close(kv::SessionId session) {

@@ -40,8 +40,10 @@ struct VerifyJob {
   std::uint64_t job = 0;
   std::size_t slot = 0;  // next of memory
   bool host_done = false;
-  std::vector<BlockName> on_disk;  // to read
-  std::size_t next = 0;            // of on_disk
+  std::size_t part = 0, parts = 0;  // of the disk: the next to list, and how many there are
+  std::vector<BlockName> on_disk;   // of the part before, to read
+  std::size_t next = 0;             // of on_disk
+  std::uint64_t disk_total = 0;     // when it began
   std::uint64_t host_blocks = 0, disk_blocks = 0, bytes = 0, gone = 0;
   std::vector<std::pair<KvTier, BlockName>> bad;
   std::uint64_t bad_blocks = 0;
@@ -85,6 +87,7 @@ class Admin {
   void found_bad(KvTier tier, const BlockName& name);
   std::string progress() const;
   bool wants_read() const;
+  bool has_read_all() const;
 
   Inside inside_;
   std::optional<VerifyJob> verify_;

@@ -73,22 +73,28 @@ void EventFeed::work(Outbox& outbox) {
   });
   if (found == subscribers_.end()) return;
   Subscriber& subscriber = found->second;
-  if (!subscriber.taken) {
-    subscriber.snapshot = snapshot_();
-    subscriber.sent = 0;
+  if (!subscriber.walking) {
     subscriber.next = log_.next();
-    subscriber.taken = true;
+    subscriber.walking = true;
+    subscriber.walked = false;
+    subscriber.cursor = {};
   }
-  const std::size_t count =
-      std::min(kEventsPerMessage, subscriber.snapshot.size() - subscriber.sent);
-  const auto begin = subscriber.snapshot.begin() + static_cast<std::ptrdiff_t>(subscriber.sent);
+  if (subscriber.sent == subscriber.found.size() && !subscriber.walked) {
+    subscriber.found.clear();
+    subscriber.sent = 0;
+    subscriber.walked = snapshot_(subscriber.cursor, subscriber.found);
+    if (subscriber.found.empty() && !subscriber.walked) return;
+  }
+  const std::size_t count = std::min(kEventsPerMessage, subscriber.found.size() - subscriber.sent);
+  const auto begin = subscriber.found.begin() + static_cast<std::ptrdiff_t>(subscriber.sent);
   kv::Events message{
       epoch_, subscriber.next, true, false, {begin, begin + static_cast<std::ptrdiff_t>(count)}};
   subscriber.sent += count;
-  message.snapshot_end = subscriber.sent == subscriber.snapshot.size();
+  message.snapshot_end = subscriber.walked && subscriber.sent == subscriber.found.size();
   if (message.snapshot_end) {
-    subscriber.snapshot = {};
-    subscriber.snapshotting = subscriber.taken = false;
+    subscriber.found = {};
+    subscriber.sent = 0;
+    subscriber.snapshotting = subscriber.walking = false;
   }
   outbox.send(found->first, std::move(message));
 }

@@ -3,12 +3,13 @@
 // Every change is one event with the next number. The log keeps the last `kept_max` of them, so a
 // subscriber that comes back goes on where it was; one that knows nothing, or is too far behind,
 // gets a snapshot of everything held, in messages of at most kEventsPerMessage, and then what
-// happened since it was taken. A subscriber whose connection is congested is sent nothing; when the
-// log has left it behind, it gets a snapshot.
+// happened since it began: a snapshot is walked in steps between other work, and what changed
+// behind the walk is among the events that follow. A subscriber whose connection is congested is
+// sent nothing; when the log has left it behind, it gets a snapshot.
 //
 // Invariants: numbers grow by one from 1 and are never used twice in an epoch; a subscriber is told
 // every event once, in order, or a snapshot that stands for them. Memory: kept_max events, and one
-// snapshot per subscriber that is being sent one. Concurrency: one thread.
+// message of a snapshot per subscriber. Concurrency: one thread.
 // Source: facts 7d rule 6; docs/protocol/kv.md.
 #pragma once
 
@@ -28,6 +29,12 @@ namespace penstock::service {
 
 inline constexpr std::size_t kEventsPerMessage = 4096;
 
+// Where a walk over everything held has got to.
+struct SnapshotCursor {
+  std::size_t slot = 0;  // of memory
+  std::size_t part = 0;  // of the disk
+};
+
 class EventLog {
  public:
   explicit EventLog(std::size_t kept_max) : kept_max_(kept_max) {}
@@ -46,8 +53,9 @@ class EventLog {
 
 class EventFeed {
  public:
-  // Gives everything held, as "stored" events.
-  using Snapshot = std::function<std::vector<kv::Event>()>;
+  // Appends what a bounded step of the walk finds, as "stored" events; true at the end. What is
+  // held from before the first step until after the last is among them.
+  using Snapshot = std::function<bool(SnapshotCursor&, std::vector<kv::Event>&)>;
   EventFeed(std::uint64_t epoch, const EventLog& log, Snapshot snapshot)
       : epoch_(epoch), log_(log), snapshot_(std::move(snapshot)) {}
 
@@ -67,9 +75,11 @@ class EventFeed {
     std::uint64_t next = 0;  // number of the next event to send
     bool congested = false;
     bool snapshotting = false;
-    bool taken = false;  // `snapshot` holds what was there before `next`
-    std::vector<kv::Event> snapshot;
-    std::size_t sent = 0;  // of the snapshot
+    bool walking = false;  // the walk has begun, at event `next`
+    bool walked = false;   // and is over
+    SnapshotCursor cursor;
+    std::vector<kv::Event> found;
+    std::size_t sent = 0;  // of `found`
   };
 
   std::uint64_t epoch_;

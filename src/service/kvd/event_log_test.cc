@@ -17,7 +17,10 @@ kv::Event event(std::uint8_t number, bool stored = true) {
 struct Fixture {
   EventLog log{8};
   std::vector<kv::Event> held;
-  EventFeed feed{3, log, [this] { return held; }};
+  EventFeed feed{3, log, [this](SnapshotCursor&, std::vector<kv::Event>& found) {
+                   found = held;
+                   return true;
+                 }};
   Outbox outbox;
 
   std::vector<kv::Events> sent() {

@@ -1,5 +1,7 @@
 #include "service/kvd/holdings.h"
 
+#include <algorithm>
+
 #include "base/hash.h"
 
 namespace penstock::service {
@@ -121,18 +123,20 @@ std::size_t Holdings::drop_orphans(bool dry_run, TierNow now) {
   return dropped;
 }
 
-std::vector<kv::Event> Holdings::snapshot() const {
-  std::vector<kv::Event> events;
-  for (std::size_t slot = 0; slot < host_.slots(); ++slot)
-    if (const auto block = host_.sealed_in_slot(slot))
-      events.push_back({host_.at(*block).info.name, KvTier::kHost, true, MissReason::kNone});
-  if (disk_ != nullptr) {
-    disk_->for_each([&](const BlockName& name, std::uint32_t) {
-      events.push_back({name, KvTier::kDisk, true, MissReason::kNone});
-      return true;
-    });
+bool Holdings::snapshot(SnapshotCursor& at, std::vector<kv::Event>& found) const {
+  if (at.slot < host_.slots()) {
+    const std::size_t end = std::min(at.slot + kEventsPerMessage, host_.slots());
+    for (; at.slot < end; ++at.slot)
+      if (const auto block = host_.sealed_in_slot(at.slot))
+        found.push_back({host_.at(*block).info.name, KvTier::kHost, true, MissReason::kNone});
+    return at.slot == host_.slots() && disk_ == nullptr;
   }
-  return events;
+  if (disk_ == nullptr || at.part >= disk_->parts()) return true;
+  disk_->for_each_in(at.part++, [&](const BlockName& name, std::uint32_t) {
+    found.push_back({name, KvTier::kDisk, true, MissReason::kNone});
+    return true;
+  });
+  return at.part >= disk_->parts();
 }
 
 void Holdings::tell(const kvcache::HostRemovals& removals, TierNow now) {

@@ -71,7 +71,8 @@ class Holdings {
   // Retires blocks whose ancestors are nowhere; returns how many (with `dry_run`: would be).
   std::size_t drop_orphans(bool dry_run, TierNow now);
 
-  std::vector<kv::Event> snapshot() const;
+  // One step of a walk over all: see EventFeed::Snapshot.
+  bool snapshot(SnapshotCursor& at, std::vector<kv::Event>& found) const;
 
  private:
   void tell(const kvcache::HostRemovals& removals, TierNow now);

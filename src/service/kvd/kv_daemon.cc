@@ -62,7 +62,10 @@ struct KvDaemon::State {
         leases(holdings, loads, writes, statistics, records, load_model),
         fetches(holdings, loads),
         stores(memory, holdings, writes, statistics, options.stores_pending_max),
-        feed(options.epoch, log, [this] { return holdings.snapshot(); }),
+        feed(options.epoch, log,
+             [this](SnapshotCursor& at, std::vector<kv::Event>& found) {
+               return holdings.snapshot(at, found);
+             }),
         admin({holdings, log, loads, writes, leases, stores, statistics, records, reuse, load_model,
                roots, options.classes, options.disk_failure}) {}
 

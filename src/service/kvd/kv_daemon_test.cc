@@ -1,6 +1,7 @@
 #include "service/kvd/kv_daemon.h"
 
 #include <boost/json.hpp>
+#include <set>
 
 #include "tests/support/kvd_fixture.h"
 
@@ -623,6 +624,63 @@ TEST_CASE("blocks of a pool that is laid out otherwise than their root are refus
   const auto stores = boost::json::parse(f.daemon->stat_json()).at("stores");
   CHECK(stores.at("refused_other_layout").to_number<int>() == 2);
   CHECK(stores.at("refused").at("other_build").to_number<int>() == 2);
+}
+
+TEST_CASE("a snapshot walks in steps, and with the events after it tells what is held") {
+  DaemonFixture f(64);
+  f.connect(1);
+  f.connect(7, "gateway");
+  f.store(1, 5, 0, 6);
+  f.settle();
+  f.put_on_disk(6, 0, 40);
+  f.tell(7, kv::Subscribe{});
+  std::uint64_t steps = 0;
+  for (std::uint32_t turn = 0; f.daemon->has_work(); ++turn) {
+    REQUIRE(turn < 1000);
+    const std::uint64_t before = f.disk.parts_walked;
+    f.daemon->work(f.time());
+    f.deliver();
+    CHECK(f.disk.parts_walked - before <= 1);
+    steps += f.disk.parts_walked - before;
+    // Things go and come behind and before the walk.
+    if (turn < 8) {
+      f.disk.remove(history(6, 39 - turn), MissReason::kExpired);
+      f.poll();
+    }
+    if (turn == 2) f.tell(1, f.store_message(1, 8, 0, 3));
+  }
+  CHECK(steps == 4);
+  f.settle();
+  std::set<std::pair<BlockName, KvTier>> told;
+  for (const kv::Events& message : f.sessions[7].events) {
+    for (const kv::Event& event : message.events) {
+      if (event.stored) {
+        told.emplace(event.name, event.tier);
+      } else {
+        told.erase({event.name, event.tier});
+      }
+    }
+  }
+  std::set<std::pair<BlockName, KvTier>> held;
+  for (const BlockName& name : f.disk.names())
+    held.emplace(name, KvTier::kDisk);
+  for (std::uint32_t depth = 0; depth < 6; ++depth)
+    held.emplace(history(5, depth), KvTier::kHost);
+  for (std::uint32_t depth = 0; depth < 3; ++depth)
+    held.emplace(history(8, depth), KvTier::kHost);
+  CHECK(told == held);
+  // verify lists the disk in the same steps.
+  f.connect(2, "tool");
+  f.tell(2, kv::Admin{1, "verify", ""});
+  while (f.daemon->has_work() || f.disk.pending() > 0) {
+    const std::uint64_t before = f.disk.parts_walked;
+    f.daemon->work(f.time());
+    CHECK(f.disk.parts_walked - before <= 1);
+    f.poll();
+  }
+  const auto verified = boost::json::parse(f.sessions[2].admin.back().json);
+  CHECK(verified.at("disk_blocks").to_number<std::size_t>() == f.disk.size());
+  CHECK(verified.at("disk_blocks_left").to_number<int>() == 0);
 }
 
 TEST_CASE("after a slow spell of the disk, loads are tried again") {
