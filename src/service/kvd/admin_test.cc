@@ -258,26 +258,72 @@ TEST_CASE("explain: each block has the tier it came from, or the reason it misse
     f.settle();
     CHECK(f.explain("request-1") == R"([{"first_block":0,"blocks":1,"missed":"corrupt"}])");
   }
-  SUBCASE("evicted from memory, kept out of the disk") {
-    f.disk.verdict = [](auto, const BlockName&) { return MissReason::kNotAdmitted; };
-    f.store(1, 5, 0, 1);
-    for (std::uint64_t chain = 10; chain < 20; ++chain) {
-      f.store(1, chain, 0, 7);
+  SUBCASE("gone from disk, by each reason") {
+    for (const MissReason reason : {MissReason::kEvictedDisk, MissReason::kEvictedShare,
+                                    MissReason::kRemoved, MissReason::kExpired}) {
+      f.put_on_disk(5, 0, 2);
+      f.disk.remove(history(5, 1), reason);
+      f.poll();
+      const auto lease = static_cast<kv::LeaseId>(reason);
+      f.acquire(1, lease, 5, 2);
       f.settle();
+      CHECK(f.explain("request-" + std::to_string(lease)) ==
+            R"([{"first_block":0,"blocks":1,"served_from":")" +
+                std::string(lease == static_cast<kv::LeaseId>(MissReason::kEvictedDisk) ? "disk"
+                                                                                        : "host") +
+                R"("},{"first_block":1,"blocks":1,"missed":")" + std::string(to_string(reason)) +
+                R"("}])");
     }
-    f.acquire(1, 1, 5, 1);
-    const std::string runs = f.explain("request-1");
-    CHECK(runs.find(R"("missed":"not_admitted")") != std::string::npos);
   }
-  SUBCASE("evicted from memory, and the disk failed") {
-    f.disk.verdict = [](auto, const BlockName&) { return MissReason::kIoError; };
-    f.store(1, 5, 0, 1);
-    for (std::uint64_t chain = 10; chain < 20; ++chain) {
-      f.store(1, chain, 0, 7);
+  SUBCASE("on disk, and the disk does not give it") {
+    for (const MissReason reason : {MissReason::kIoError, MissReason::kTierOff}) {
+      f.disk.verdict = [&](auto, const BlockName&) { return reason; };
+      f.put_on_disk(5, 0, 1);
+      const auto lease = static_cast<kv::LeaseId>(reason);
+      f.acquire(1, lease, 5, 1);
       f.settle();
+      CHECK(f.explain("request-" + std::to_string(lease)) ==
+            R"([{"first_block":0,"blocks":1,"missed":")" + std::string(to_string(reason)) +
+                R"("}])");
     }
-    f.acquire(1, 1, 5, 1);
-    CHECK(f.explain("request-1").find(R"("missed":"evicted_host")") != std::string::npos);
+  }
+  SUBCASE("evicted from memory, and why the disk did not have it") {
+    struct Case {
+      MissReason disk;
+      std::string_view told;
+    };
+    const Case cases[] = {{MissReason::kNotAdmitted, "not_admitted"},
+                          {MissReason::kEvictedShare, "evicted_share"},
+                          {MissReason::kTierOff, "evicted_host"},
+                          {MissReason::kIoError, "evicted_host"}};
+    for (const Case& c : cases) {
+      f.disk.verdict = [&](auto, const BlockName&) { return c.disk; };
+      const auto number = static_cast<std::uint64_t>(c.disk);
+      f.store(1, number, 0, 1);
+      for (std::uint64_t chain = 100 * number; chain < 100 * number + 10; ++chain) {
+        f.store(1, chain, 0, 7);
+        f.settle();
+      }
+      f.acquire(1, number, number, 1);
+      CHECK(f.explain("request-" + std::to_string(number)) ==
+            R"([{"first_block":0,"blocks":1,"missed":")" + std::string(c.told) + R"("}])");
+    }
+  }
+  SUBCASE("evicted from memory because its tenant was above its share") {
+    f.disk.verdict = [](auto, const BlockName&) { return MissReason::kIoError; };
+    const auto store = [&](std::uint64_t chain, std::uint32_t blocks) {
+      kv::Store message = f.store_message(1, chain, 0, blocks);
+      message.tenant = chain;
+      f.tell(1, message);
+      f.settle();
+    };
+    store(5, 40);  // of 64
+    store(6, 30);  // six of the others go
+    f.acquire(1, 1, 5, 35);
+    f.acquire(1, 2, 6, 30);
+    CHECK(f.explain("request-1") == R"([{"first_block":0,"blocks":34,"served_from":"host"},)"
+                                    R"({"first_block":34,"blocks":1,"missed":"evicted_share"}])");
+    CHECK(f.explain("request-2") == R"([{"first_block":0,"blocks":30,"served_from":"host"}])");
   }
   SUBCASE("another scope, another build") {
     f.describe_root(5, "tenant:a", "nano bf16");
