@@ -119,21 +119,27 @@ std::string tiers(const json::value& stat) {
     rows.push_back({"disk", fmt::to_string(number(disk, "blocks")), bytes(disk, "bytes"),
                     bytes(disk, "bytes_total"), counts(disk, "removals"), text(disk, "state")});
   }
+  if (const json::value& peers = stat.at("peers"); peers.is_object()) {
+    rows.push_back(
+        {"other hosts", fmt::to_string(number(peers, "blocks")), "", "", "", text(peers, "state")});
+  }
   return table(rows, {false, true, true, true});
 }
 
 std::string tenants(const json::value& stat, std::string_view ls) {
   const auto names = tenant_names(ls);
-  Rows rows = {{"class", "tenant", "in memory", "stored", "hits memory", "hits disk", "hit tokens",
-                "misses", "hit rate"}};
+  Rows rows = {{"class", "tenant", "in memory", "stored", "hits memory", "hits disk", "hits peers",
+                "hit tokens", "misses", "hit rate"}};
   for (const json::value& row : stat.at("tenants").as_array()) {
     const auto known = names.find(text(row, "tenant"));
-    const std::int64_t hits = number(row, "hit_blocks_host") + number(row, "hit_blocks_disk");
+    const std::int64_t hits = number(row, "hit_blocks_host") + number(row, "hit_blocks_disk") +
+                              number(row, "hit_blocks_peer");
     const std::int64_t all = hits + number(row, "miss_blocks");
     rows.push_back({text(row, "class"), known == names.end() ? text(row, "tenant") : known->second,
                     bytes(row, "host_bytes"), fmt::to_string(number(row, "stored_blocks")),
                     fmt::to_string(number(row, "hit_blocks_host")),
                     fmt::to_string(number(row, "hit_blocks_disk")),
+                    fmt::to_string(number(row, "hit_blocks_peer")),
                     fmt::to_string(number(row, "hit_tokens")),
                     fmt::to_string(number(row, "miss_blocks")),
                     all == 0 ? "-" : fmt::format("{} %", 100 * hits / all)});

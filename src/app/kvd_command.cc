@@ -16,6 +16,7 @@
 #include "io/files/files.h"
 #include "io/files/kv_secret.h"
 #include "io/kv/kv_server.h"
+#include "io/kv/peer_tier.h"
 #include "io/telemetry/log.h"
 
 namespace penstock {
@@ -49,6 +50,7 @@ std::unique_ptr<disk::DiskTier> open_disk(const Options& options,
   }
   wanted.log.segments = static_cast<std::uint32_t>(
       options.kv_disk_size.value / (kvcache::kSegmentUnitsMax * kvcache::kUnitBytes));
+  wanted.log.tenant_share_max = options.kv_tenant_share;
   wanted.notice = [](disk::DiskNotice level, const std::string& text) {
     if (level == disk::DiskNotice::kInfo) log_info("KV disk: {}", text);
     if (level == disk::DiskNotice::kWarning) log_warning("KV disk: {}", text);
@@ -62,6 +64,20 @@ std::unique_ptr<disk::DiskTier> open_disk(const Options& options,
   return nullptr;
 }
 
+// The daemons of other hosts, or null.
+Result<std::unique_ptr<kv::PeerTier>> open_peers(const Options& options, const KvSecret& secret) {
+  if (options.kv_peers.empty()) return nullptr;
+  kv::PeerTierOptions wanted;
+  for (const Assignment& peer : options.kv_peers)
+    wanted.peers.push_back(peer.value);
+  wanted.secret = secret;
+  wanted.name = options.kv_listen.empty() ? "a host that serves none" : options.kv_listen;
+  wanted.log = [](std::string_view text) { log_warning("{}", text); };
+  auto opened = kv::PeerTier::open(std::move(wanted), tier_now());
+  if (!opened) return fail(opened.error().code, opened.error().message, "kv.peers");
+  return opened;
+}
+
 Result<int> serve_kv(const Options& options) {
   TRY_STATUS(kvcache::self_test());
   TRY(const auto secret, read_or_create_kv_secret(options.kv_secret_file, draw_secret()));
@@ -70,6 +86,7 @@ Result<int> serve_kv(const Options& options) {
   server_options.arena_bytes = static_cast<std::uint64_t>(options.kv_host_memory.value);
   server_options.daemon.epoch = draw_u64();
   server_options.daemon.key_check = kvcache::KeyChain(secret).key_check();
+  server_options.daemon.tenant_share_max = options.kv_tenant_share;
   server_options.daemon.classes = ttl_classes(options);
   if (!options.kv_encryption_key_file.empty()) {
     // A key that is not there would silently mean a cache without its disk.
@@ -78,9 +95,18 @@ Result<int> serve_kv(const Options& options) {
   const auto disk =
       open_disk(options, server_options.daemon.classes, server_options.daemon.disk_failure);
   server_options.log = [](std::string_view text) { log_info("{}", text); };
-  TRY(const auto server, kv::KvServer::start(std::move(server_options), disk.get()));
+  if (!options.kv_listen.empty()) {
+    server_options.peer_server.emplace();
+    server_options.peer_server->listen = options.kv_listen;
+    server_options.peer_server->secret = secret;
+    server_options.peer_server->log = server_options.log;
+  }
+  TRY(const auto peers, open_peers(options, secret));
+  TRY(const auto server, kv::KvServer::start(std::move(server_options), disk.get(), peers.get()));
   std::thread loop([&] { server->run(); });
   log_info("KV cache at {}", options.kv_socket);
+  if (server->peer_port() != 0)
+    log_info("KV cache for other hosts at {}, port {}", options.kv_listen, server->peer_port());
   report_ready(
       options.ready_fd,
       {0,

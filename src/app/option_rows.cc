@@ -134,6 +134,10 @@ constexpr std::array kTable = {
                "Keep KV of class NAME for TIME after its last use; repeatable",
                "The first is the default class. auto: default=1d, chat=7d, agent=3d. Requests name "
                "one in `cache_class`; others are agent with tools and chat without."},
+    OptionInfo{"kv-tenant-share", "kv.tenant_share", &O::kv_tenant_share, kKvSide, "X", "0.5", 0.01,
+               1, "", kPlain, "Part of memory and of disk that one tenant may hold",
+               "Beyond it a tenant's own blocks go first when others need room; alone it may use "
+               "everything."},
     OptionInfo{"kv-fetch-time", "kv.fetch_time", &O::kv_fetch_base, kWorkerSide, "TIME", "50ms", 0,
                kHour, "", kPlain,
                "How long a request waits for cached KV at most, plus --kv-fetch-time-1k",
@@ -149,6 +153,13 @@ constexpr std::array kTable = {
                kKvSide | commands(kKv), "FILE", "", 0, 0, "", kPath,
                "Encrypt cached KV on disk with this key",
                "64 hexadecimal digits; only its owner may be able to read the file."},
+    OptionInfo{"kv-listen", "kv.listen", &O::kv_listen, kKvSide, "HOST:PORT", "", 0, 0, "", kPlain,
+               "Serve cached KV to the KV daemons of other hosts",
+               "Only to those that know the secret; what travels is not encrypted, so the network "
+               "between the hosts must be trusted."},
+    OptionInfo{"kv-peer", "kv.peers", &O::kv_peers, kKvSide, "NAME=HOST:PORT", "", 0, 0, "", kPlain,
+               "Get cached KV from the KV daemon at HOST:PORT, too; repeatable",
+               "It is given the same address with --kv-listen. NAME is for people."},
     OptionInfo{"dry-run", "", &O::dry_run, commands(kKv), "", "false", 0, 0, "", kPlain,
                "gc: say what would be removed and remove nothing", ""},
     OptionInfo{"kv-scope-filter", "", &O::kv_scope_filter, commands(kKv), "TEXT", "", 0, 0, "",

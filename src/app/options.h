@@ -76,11 +76,14 @@ struct Options {
   Bytes kv_disk_size;
   std::string kv_dir;                  // segments of the disk tier
   std::string kv_scope;                // "tenant", "user" or "deployment": who may share
+  double kv_tenant_share = 0;          // of a tier, for one tenant when there are others
   std::vector<Assignment> kv_classes;  // class -> time since last use that it is kept
   Duration kv_fetch_base{};            // how long a request waits for its blocks: at least,
   Duration kv_fetch_per_1k{};          // and in addition per 1,024 tokens
   std::string kv_secret_file;
   std::string kv_encryption_key_file;  // encryption of the disk tier; empty: none
+  std::string kv_listen;               // HOST:PORT for other hosts' daemons; empty: none
+  std::vector<Assignment> kv_peers;    // name -> HOST:PORT of a daemon to ask
   std::string kv_scope_filter;         // kv export: only scopes that contain it
   bool dry_run = false;                // kv gc: say what would go
 
