@@ -138,9 +138,6 @@ class DiskTier final : public BlockTier {
   void device_read(std::uint32_t segment, std::uint64_t offset, IoVector to, SegmentIo::Done done);
   void device_write(std::uint32_t segment, std::uint64_t offset, IoVector from,
                     SegmentIo::Done done);
-  void watch_device();
-  void suspend();
-  void refuse_waiting();
   void append(std::unique_ptr<Append> append);
   void prepare(std::uint32_t segment);
   void header_written(std::uint32_t segment, int error);
@@ -158,10 +155,15 @@ class DiskTier final : public BlockTier {
                                              std::span<const std::byte> payload,
                                              std::span<std::byte> whole) const;
   void read_failed(const BlockName& name, kvcache::DiskPlace place, MissReason reason);
+  void notice(DiskNotice level, const std::string& text) const;
+
+  // disk_tier_faults.cc
   void error_in(std::uint32_t segment, const std::string& what);
   void go_off(const std::string& why);
   bool fatal(int error, const std::string& doing);
-  void notice(DiskNotice level, const std::string& text) const;
+  void watch_device();
+  void suspend();
+  void refuse_waiting();
 
   // disk_tier_reclaim.cc
   void run_reclaim();
