@@ -31,12 +31,17 @@ class FakeBlockTier final : public BlockTier {
   std::uint64_t reads = 0;
   std::uint64_t writes = 0;
   mutable std::uint64_t parts_walked = 0;
+  mutable std::uint64_t look_ups = 0;
   bool removes_on_failed_read = false;
   bool newest_first = false;            // what is due at once completes in reverse order
   std::function<void(BlockInfo&)> lie;  // about what a good read has read
 
-  bool contains(const BlockName& name) const override { return blocks_.contains(name); }
+  bool contains(const BlockName& name) const override {
+    ++look_ups;
+    return blocks_.contains(name);
+  }
   std::optional<std::uint32_t> size_of(const BlockName& name) const override {
+    ++look_ups;
     const auto found = blocks_.find(name);
     if (found == blocks_.end()) return std::nullopt;
     return static_cast<std::uint32_t>(found->second.info.bytes());

@@ -29,6 +29,7 @@ std::optional<BlockName> HostTier::parent_of(const BlockInfo& info) {
 }
 
 std::optional<HostBlock> HostTier::find(const BlockName& name) const {
+  ++look_ups_;
   const auto found = index_.find(name);
   if (found == index_.end()) return std::nullopt;
   const HostEntry& entry = nodes_[found->second].entry;

@@ -142,7 +142,8 @@ class HostTier {
   // Absent names under which blocks hang.
   std::vector<BlockName> absent_parents() const;
   HostUsage usage() const;
-  HostAges ages(Instant now) const;  // looks at 1,024 blocks at most
+  std::uint64_t look_ups() const { return look_ups_; }  // calls of find()
+  HostAges ages(Instant now) const;                     // looks at 1,024 blocks at most
   // Checks the invariants, for tests; O(blocks log blocks).
   void check() const;
 
@@ -195,6 +196,7 @@ class HostTier {
   std::uint64_t corrupt_units_ = 0;
   std::uint64_t last_tick_ = 0;
   std::uint64_t last_generation_ = 0;
+  mutable std::uint64_t look_ups_ = 0;
   HostUsage counts_;  // the part that is counted as it changes
 };
 

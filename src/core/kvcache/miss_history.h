@@ -73,6 +73,10 @@ class MissHistory {
                                  std::uint64_t content_tag, const Present& present) const;
 
   std::size_t names() const { return noted_.size(); }
+  // How often anything of it was looked for, or put in.
+  std::uint64_t look_ups() const {
+    return noted_.look_ups() + tags_.look_ups() + roots_.look_ups();
+  }
 
  private:
   // A map of limited size: what was put in longest ago goes first.
@@ -82,6 +86,7 @@ class MissHistory {
     explicit Bounded(std::size_t size_max) : size_max_(size_max) {}
     // The key's value, made when absent.
     Value& at(const Key& key) {
+      ++look_ups_;
       if (const auto known = where_.find(key); known != where_.end()) {
         order_.splice(order_.end(), order_, known->second);
         return known->second->second;
@@ -92,6 +97,7 @@ class MissHistory {
       return order_.back().second;
     }
     const Value* find(const Key& key) const {
+      ++look_ups_;
       const auto known = where_.find(key);
       return known == where_.end() ? nullptr : &known->second->second;
     }
@@ -102,9 +108,11 @@ class MissHistory {
       where_.erase(known);
     }
     std::size_t size() const { return order_.size(); }
+    std::uint64_t look_ups() const { return look_ups_; }
 
    private:
     std::size_t size_max_;
+    mutable std::uint64_t look_ups_ = 0;
     std::list<std::pair<Key, Value>> order_;
     std::unordered_map<Key, typename std::list<std::pair<Key, Value>>::iterator> where_;
   };

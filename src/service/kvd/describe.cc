@@ -53,6 +53,7 @@ json::object host_stat(const Inside& inside, const SessionNumbers& sessions, Ins
       {"pinned_blocks", usage.pinned},
       {"quarantined_bytes", sessions.quarantined_bytes},
       {"corrupt_bytes", usage.corrupt_bytes},
+      {"look_ups", inside.holdings.host().look_ups()},
       {"oldest_idle_seconds", seconds(ages.oldest)},
       {"median_idle_seconds", seconds(ages.median)}};
   add_removals(inside.statistics.host_removals, object);
@@ -300,6 +301,8 @@ json::object describe_stat(const Inside& inside, const SessionNumbers& sessions,
                               {"ended", counts(statistics.writes_ended)},
                               {"dropped", statistics.writes_dropped}}},
       {"disk_removals_told", counts(statistics.disk_removals)},
+      {"history", json::object{{"names", inside.holdings.history().names()},
+                               {"look_ups", inside.holdings.history().look_ups()}}},
       {"roots",
        json::object{{"named", inside.roots.size()}, {"replaced", statistics.roots_replaced}}},
       {"reports",

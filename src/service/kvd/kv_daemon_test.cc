@@ -757,19 +757,47 @@ TEST_CASE("a block is served in the chain it was stored in, and in no other") {
 TEST_CASE("a miss of what another scope holds is the same work as a miss of what nobody holds") {
   DaemonFixture f;
   f.connect(1);
-  CHECK(f.store(1, 5, 0, 4) == all_stored(4));
+  for (const std::uint64_t chain : {5, 6, 7})
+    f.tell(1, kv::RegisterRoot{root_of(chain), "tenant:" + std::to_string(chain), "", f.layout});
+  kv::Store message = f.store_message(1, 5, 0, 4);
+  message.content_tag = 55;
+  f.tell(1, message);
+  f.work();
+  REQUIRE(f.sessions[1].stored.back().results == all_stored(4));
   f.settle();
-  const auto before = std::pair(f.disk.reads, f.disk.writes);
+  struct Work {
+    std::uint64_t memory = 0, disk = 0, history = 0, reads = 0, writes = 0;
+    bool operator==(const Work&) const = default;
+  };
+  const auto work = [&] {
+    const auto stat = boost::json::parse(f.daemon->stat_json());
+    return Work{stat.at("host").at("look_ups").to_number<std::uint64_t>(), f.disk.look_ups,
+                stat.at("history").at("look_ups").to_number<std::uint64_t>(), f.disk.reads,
+                f.disk.writes};
+  };
+  std::vector<Work> done;
   for (const std::uint64_t chain : {6, 7}) {  // chain 6 would be chain 5's text in another scope
     kv::Acquire foreign = f.acquire_message(chain, chain, 4);
     foreign.content_tag = chain == 6 ? 55 : 56;
-    f.tell(1, foreign);
-    const LeaseView& lease = f.sessions[1].leases[chain];
-    CHECK(lease.finals == 1);
-    CHECK(lease.history.empty());
-    CHECK(lease.missing == MissReason::kNeverStored);
+    const Work before = work();
+    f.daemon->handle(kv::SessionId(1), foreign, f.time());
+    const Work after = work();
+    done.push_back({after.memory - before.memory, after.disk - before.disk,
+                    after.history - before.history, after.reads - before.reads,
+                    after.writes - before.writes});
+    // What is answered has the same size, too: one message with nothing in it.
+    const auto answers = f.daemon->take_outbox();
+    REQUIRE(answers.size() == 1);
+    const auto& granted = std::get<kv::Granted>(answers[0].message);
+    CHECK(granted.lease == chain);
+    CHECK(granted.final);
+    CHECK(granted.history.empty());
+    CHECK(granted.windows.empty());
+    CHECK(granted.missing == MissReason::kNeverStored);
   }
-  CHECK(before == std::pair(f.disk.reads, f.disk.writes));
+  CHECK(done[0].memory > 0);
+  CHECK(done[0].reads == 0);
+  CHECK(done[0] == done[1]);
 }
 
 TEST_CASE("who breaks the protocol is sent away, and nothing of it stays") {
