@@ -13,6 +13,9 @@ Result<std::vector<Figure>> kv_match_figures(const Options&);
 // Host memory and the socket of a daemon in another process.
 Result<std::vector<Figure>> kv_host_figures(const Options&);
 
+// Other hosts: a daemon in another process over TCP loopback, against a raw stream.
+Result<std::vector<Figure>> kv_peer_figures(const Options&);
+
 // Disk tier: transfers against a raw ring and fio, recovery, index memory.
 Result<std::vector<Figure>> kv_disk_figures(const Options&);
 
