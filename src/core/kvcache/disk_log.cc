@@ -194,7 +194,7 @@ Trailer DiskLog::trailer_of(std::uint32_t number, std::size_t records) const {
 }
 
 std::optional<std::uint32_t> DiskLog::take_old_footer(UnixSeconds now) {
-  while (!old_footers_.empty() && old_footers_.front().first + kFooterSeconds <= now.value) {
+  while (!old_footers_.empty() && old_footers_.front().first <= now.value - kFooterSeconds) {
     const std::uint32_t number = old_footers_.front().second;
     old_footers_.pop_front();
     Segment& segment = segments_[number];

@@ -277,6 +277,17 @@ TEST_CASE("a footer tells marks and heat; it is old a minute after new ones") {
   CHECK_FALSE(h.log.take_old_footer(later + UnixSeconds(59)).has_value());
   CHECK(h.log.take_old_footer(later + UnixSeconds(60)) == segment);
   CHECK_FALSE(h.log.take_old_footer(later + UnixSeconds(600)).has_value());
+  // At a stop all are taken, but those whose first footer is still being written.
+  for (std::uint64_t i = 21;
+       h.log.state_of(h.log.find(block(11).name)->place().segment) != SegmentState::kSealing; ++i) {
+    const auto placed = h.log.place(0, 2, kStart, DiskLog::Purpose::kWrite);
+    REQUIRE(placed.has_value());
+    h.log.publish(block(i), 1, placed->place);
+  }
+  const BlockName sealing = block(11).name;
+  h.log.touch(std::span(&sealing, 1), 1, later);
+  CHECK_FALSE(h.log.take_old_footer(UnixSeconds(INT64_MAX)).has_value());
+  h.seal(later);
   // More hits of the same kind are not worth a writing.
   h.log.touch(path, 1, later);
   CHECK_FALSE(h.log.take_old_footer(later + UnixSeconds(600)).has_value());
