@@ -94,6 +94,7 @@ std::optional<HostBlock> HostTier::begin_fill(const BlockInfo& info, std::uint64
   if (!first) return std::nullopt;
   const auto absent = index_.find(info.name);
   const std::uint32_t slot = absent != index_.end() ? absent->second : take_slot();
+  absent_.erase(slot);
   index_[info.name] = slot;
   HostEntry& entry = nodes_[slot].entry;
   entry.info = info;
@@ -120,6 +121,9 @@ void HostTier::seal(HostBlock block, std::vector<SliceSum> slices, Instant now) 
   --counts_.filling;
   ++counts_.blocks;
   counts_.bytes += entry.bytes;
+  HostRoot& root = roots_[entry.info.root];
+  ++root.blocks;
+  root.bytes += entry.bytes;
   refresh(block.slot);
 }
 
@@ -204,9 +208,8 @@ std::optional<HostBlock> HostTier::sealed_in_slot(std::size_t slot) const {
 
 std::vector<BlockName> HostTier::absent_parents() const {
   std::vector<BlockName> names;
-  for (const Node& candidate : nodes_)
-    if (candidate.entry.state == HostState::kAbsent && candidate.entry.children > 0)
-      names.push_back(candidate.entry.info.name);
+  for (const std::uint32_t slot : absent_)
+    names.push_back(nodes_[slot].entry.info.name);
   return names;
 }
 
@@ -264,6 +267,7 @@ void HostTier::link(std::uint32_t slot) {
     parent = take_slot();
     nodes_[parent].entry.info.name = *name;
     index_.emplace(*name, parent);
+    absent_.insert(parent);
   }
   Node& child = nodes_[slot];
   child.parent = parent;
@@ -288,6 +292,7 @@ void HostTier::unlink(std::uint32_t slot) {
   --nodes_[parent].entry.children;
   if (nodes_[parent].entry.state == HostState::kAbsent && nodes_[parent].entry.children == 0) {
     index_.erase(nodes_[parent].entry.info.name);
+    absent_.erase(parent);
     free_slot(parent);
   } else {
     refresh(parent);
@@ -346,6 +351,9 @@ void HostTier::remove(std::uint32_t slot, MissReason reason, Instant now, HostRe
                         entry.info.ttl_class, entry.info.tenant});
     --counts_.blocks;
     counts_.bytes -= entry.bytes;
+    const auto root = roots_.find(entry.info.root);
+    root->second.bytes -= entry.bytes;
+    if (--root->second.blocks == 0) roots_.erase(root);
   } else {
     --counts_.filling;
   }
@@ -407,6 +415,7 @@ void HostTier::check() const {
       ++children;
     }
     ENSURE(children == entry.children);
+    ENSURE(absent_.contains(slot) == (entry.state == HostState::kAbsent && children > 0));
     evictable += nodes_[slot].evictable ? 1 : 0;
     if (entry.state == HostState::kAbsent) continue;
     places.emplace_back(entry.offset / kArenaUnit, units_of(entry.bytes));
@@ -427,6 +436,10 @@ void HostTier::check() const {
   for (std::size_t i = 1; i < places.size(); ++i)
     ENSURE(places[i - 1].first + places[i - 1].second <= places[i].first);
   ENSURE(held.size() == tenants_.size());
+  std::uint64_t of_roots = 0;
+  for (const auto& [key, root] : roots_)
+    of_roots += root.blocks;
+  ENSURE(of_roots == counts_.blocks);
   std::size_t victims = 0;
   for (const auto& [id, tenant] : tenants_) {
     ENSURE(tenant.units == held.at(id));

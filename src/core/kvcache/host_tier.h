@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -84,6 +85,11 @@ struct HostUsage {
   std::uint64_t arena_bytes = 0;
 };
 
+struct HostRoot {
+  std::uint64_t blocks = 0;  // sealed
+  std::uint64_t bytes = 0;
+};
+
 struct HostAges {
   Duration oldest{};  // since the last use of the block unused longest, of those that may go
   Duration median{};  // of a sample of all
@@ -139,7 +145,9 @@ class HostTier {
   // Slots are numbered [0, slots()); a walk over them visits every block that stays meanwhile.
   std::size_t slots() const { return nodes_.size(); }
   std::optional<HostBlock> sealed_in_slot(std::size_t slot) const;
-  // Absent names under which blocks hang.
+  // What is held of each root, of those with anything.
+  const std::map<BlockKey, HostRoot>& roots() const { return roots_; }
+  // Absent names under which blocks hang; O(such names).
   std::vector<BlockName> absent_parents() const;
   HostUsage usage() const;
   std::uint64_t look_ups() const { return look_ups_; }  // calls of find()
@@ -192,6 +200,8 @@ class HostTier {
   // The first evictable block of each tenant, of those above their share and of the others.
   std::set<EvictionKey> victims_above_;
   std::set<EvictionKey> victims_within_;
+  std::set<std::uint32_t> absent_;  // slots
+  std::map<BlockKey, HostRoot> roots_;
   std::deque<std::pair<std::uint64_t, std::uint64_t>> corrupt_;  // first unit, units
   std::uint64_t corrupt_units_ = 0;
   std::uint64_t last_tick_ = 0;

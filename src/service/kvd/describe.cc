@@ -9,6 +9,7 @@ namespace {
 
 namespace json = boost::json;
 
+constexpr std::size_t kSlotsPerPage = 65'536;  // looked at in one turn
 constexpr std::string_view kDigits = "0123456789abcdef";
 
 std::string hex(std::uint64_t value) {
@@ -320,24 +321,18 @@ json::object describe_stat(const Inside& inside, const SessionNumbers& sessions,
 
 json::object describe_roots(const Inside& inside, const std::optional<BlockKey>& after,
                             std::size_t limit, Details details) {
-  struct Held {
-    std::uint64_t blocks = 0;
-    std::uint64_t bytes = 0;
+  const auto& held = inside.holdings.host().roots();
+  std::map<BlockKey, kvcache::HostRoot> page;  // the first of both, one more than are shown
+  const auto add = [&](const auto& from, auto what) {
+    auto root = after ? from.upper_bound(*after) : from.begin();
+    for (std::size_t count = 0; count <= limit && root != from.end(); ++count, ++root)
+      page.emplace(root->first, what(root->second));
   };
-  std::map<BlockKey, Held> held;
-  for (const auto& [root, known] : inside.roots)
-    held[root];
-  const HostTier& host = inside.holdings.host();
-  for (std::size_t slot = 0; slot < host.slots(); ++slot) {
-    const auto block = host.sealed_in_slot(slot);
-    if (!block) continue;
-    Held& of_root = held[host.at(*block).info.root];
-    ++of_root.blocks;
-    of_root.bytes += host.at(*block).bytes;
-  }
+  add(held, [](const kvcache::HostRoot& root) { return root; });
+  add(inside.roots, [](const KnownRoot&) { return kvcache::HostRoot{}; });
   json::array rows;
   json::value next;
-  for (auto root = after ? held.upper_bound(*after) : held.begin(); root != held.end(); ++root) {
+  for (auto root = page.begin(); root != page.end(); ++root) {
     if (rows.size() == limit) {
       next = rows.back().at("root");
       break;
@@ -365,6 +360,10 @@ json::object describe_blocks(const Inside& inside, const BlockKey& root, std::si
   json::array rows;
   json::value next;
   for (std::size_t slot = first; slot < host.slots(); ++slot) {
+    if (slot - first == kSlotsPerPage) {  // the page may be short, or empty
+      next = slot;
+      break;
+    }
     const auto block = host.sealed_in_slot(slot);
     if (!block || host.at(*block).info.root != root) continue;
     if (rows.size() == limit) {
