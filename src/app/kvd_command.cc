@@ -92,8 +92,7 @@ Result<int> serve_kv(const Options& options) {
     // A key that is not there would silently mean a cache without its disk.
     TRY_STATUS(read_secret_file(options.kv_encryption_key_file, Bytes(4096)));
   }
-  const auto disk =
-      open_disk(options, server_options.daemon.classes, server_options.daemon.disk_failure);
+  auto disk = open_disk(options, server_options.daemon.classes, server_options.daemon.disk_failure);
   server_options.log = [](std::string_view text) { log_info("{}", text); };
   if (!options.kv_listen.empty()) {
     server_options.peer_server.emplace();
@@ -115,6 +114,7 @@ Result<int> serve_kv(const Options& options) {
   wait_for_stop_signal();
   server->stop();
   loop.join();
+  disk.reset();  // waits for the device, while the arena it reads into and writes from is there
   return 0;
 }
 
