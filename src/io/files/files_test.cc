@@ -85,7 +85,8 @@ TEST_CASE("a secret that others can read is refused with the remedy") {
 
 TEST_CASE("API keys are looked up by what the client presents") {
   const auto keys = ApiKeys::parse(
-      "# team keys\n\nci  sk-0123456789abcdef  \r\n\tops.eu\tsk-fedcba9876543210  class=agent", "keys");
+      "# team keys\n\nci  sk-0123456789abcdef  \r\n\tops.eu\tsk-fedcba9876543210  class=agent",
+      "keys");
   REQUIRE(keys);
   CHECK(keys->size() == 2);
   CHECK(keys->lookup("sk-0123456789abcdef") == "ci");

@@ -27,7 +27,7 @@ enum class CacheScope : std::uint8_t { kTenant, kUser, kDeployment };
 struct CachePolicy {
   bool enabled = false;
   CacheScope scope = CacheScope::kTenant;
-  std::vector<std::string> classes;                // by name; the first is the default
+  std::vector<std::string> classes;                     // by name; the first is the default
   std::map<std::string, std::string> key_classes = {};  // class by the name of an API key
 };
 
