@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -496,6 +497,28 @@ class Stopping(unittest.TestCase):
             self.assertIn('penstock_kv_tier_blocks{tier="disk"}', metrics)
             line = server.access_lines(1)[-1]
             self.assertIn("expected_cached_tokens", line)
+
+    def test_what_one_host_computed_another_loads(self):
+        with tempfile.TemporaryDirectory() as folder:
+            secret = os.path.join(folder, "kv.secret")
+            with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+                file.write("5a" * 32 + "\n")
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                address = f"127.0.0.1:{free.getsockname()[1]}"
+            # Loading is never too slow here: what is shown is that the bytes are the same.
+            flags = ("--kv-secret-file", secret, "--kv-fetch-time", "10s")
+            with Server(*flags, "--kv-listen", address) as first, \
+                    Server(*flags, "--kv-peer", f"first={address}") as second:
+                cold = self.asked(first, self.long_prompt(5))
+                whole_blocks = (cold[1] - 1) // 64 * 64
+                wait_for(lambda: self.asked(first, self.long_prompt(5))[2] == whole_blocks, "a hit")
+                wait_for(lambda: json.loads(self.kv(second, "stat", "--json"))["peers"]["blocks"] >=
+                         whole_blocks // 64, "the second to know what the first holds")
+                hit = self.asked(second, self.long_prompt(5))
+                self.assertEqual(hit[:3], (*cold[:2], whole_blocks))
+                self.assertIn("from peer", self.kv(second, "explain", hit[3]))
+                self.assertIn("other hosts", self.kv(second, "stat"))
+                self.assertEqual(self.asked(second, self.long_prompt(5))[:3], hit[:3])  # from memory now
 
     def test_tenants_share_no_kv(self):
         with tempfile.TemporaryDirectory() as folder:
