@@ -158,6 +158,9 @@ Result<std::vector<Figure>> measure(const Options& options, const std::string& f
   kv.name = "bench";
   kv.budget_base = std::chrono::seconds(10);
   TRY_STATUS(engine.connect(std::move(kv)));
+  if (!engine.wait_connected(std::chrono::seconds(30))) {
+    return fail(ErrorCode::kUnavailable, "the engine does not find the KV daemon");
+  }
   Asker asker(engine);
 
   Rng rng(7);
@@ -194,8 +197,9 @@ Result<std::vector<Figure>> measure(const Options& options, const std::string& f
   daemon.reset();
   TRY(daemon, Daemon::start(folder));
   TRY_STATUS(flush(folder));  // it answers
-  while (!engine.connected())
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  if (!engine.wait_connected(std::chrono::seconds(30))) {
+    return fail(ErrorCode::kUnavailable, "the engine does not find the KV daemon again");
+  }
   for (const TokenIds& tokens : prompts)
     TRY_STATUS(take(disk, tokens, true));
   const double seconds = middle(cold);

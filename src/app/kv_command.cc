@@ -137,7 +137,13 @@ Result<int> run_kv(const Options& options) {
   if (!options.words.empty() && (options.words[0] == "export" || options.words[0] == "import"))
     return run_kv_transfer(options);
   TRY(const KvQuestion* const question, find_question(options));
-  TRY(const auto secret, read_kv_secret(options.kv_secret_file));
+  // A tool sees no blocks, so it needs no secret; the daemon looks at it when it is there.
+  KvSecret secret{};
+  if (auto found = read_kv_secret(options.kv_secret_file); found) {
+    secret = *found;
+  } else if (found.error().code != ErrorCode::kNotFound) {
+    return std::unexpected(std::move(found).error());
+  }
   TRY(const auto session,
       kv::KvSession::connect(options.kv_socket, "tool", "penstock kv",
                              kvcache::KeyChain(secret).key_check(), kHelloTimeout));

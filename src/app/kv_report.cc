@@ -66,6 +66,15 @@ std::string bytes(const json::value& object, std::string_view key) {
   return describe_bytes(Bytes(number(object, key)));
 }
 
+// "3m", "2h": how long ago something was used.
+std::string age(const json::value& object, std::string_view key) {
+  const auto seconds = static_cast<std::int64_t>(real(object, key));
+  if (seconds < 120) return fmt::format("{} s", seconds);
+  if (seconds < 7200) return fmt::format("{} min", seconds / 60);
+  return seconds < 172'800 ? fmt::format("{} h", seconds / 3600)
+                           : fmt::format("{} d", seconds / 86'400);
+}
+
 std::string counts(const json::value& object, std::string_view key) {
   std::string out;
   const json::value* const all = object.as_object().if_contains(key);
@@ -105,7 +114,7 @@ std::string rendered(std::string_view source, Render render) {
 }
 
 std::string tiers(const json::value& stat) {
-  Rows rows = {{"tier", "blocks", "used", "of", "removed", "state"}};
+  Rows rows = {{"tier", "blocks", "used", "of", "idle median", "oldest", "removed", "state"}};
   const json::value& host = stat.at("host");
   std::string held = number(host, "pinned_blocks") == 0
                          ? "ok"
@@ -114,35 +123,37 @@ std::string tiers(const json::value& stat) {
     held += fmt::format(", {} in quarantine", bytes(host, "quarantined_bytes"));
   }
   rows.push_back({"memory", fmt::to_string(number(host, "blocks")), bytes(host, "bytes"),
-                  bytes(host, "arena_bytes"), counts(host, "removals"), held});
+                  bytes(host, "arena_bytes"), age(host, "median_idle_seconds"),
+                  age(host, "oldest_idle_seconds"), counts(host, "removals"), held});
   if (const json::value& disk = stat.at("disk"); disk.is_object()) {
     rows.push_back({"disk", fmt::to_string(number(disk, "blocks")), bytes(disk, "bytes"),
-                    bytes(disk, "bytes_total"), counts(disk, "removals"), text(disk, "state")});
+                    bytes(disk, "bytes_total"), "", "", counts(disk, "removals"),
+                    text(disk, "state")});
   }
   if (const json::value& peers = stat.at("peers"); peers.is_object()) {
-    rows.push_back(
-        {"other hosts", fmt::to_string(number(peers, "blocks")), "", "", "", text(peers, "state")});
+    rows.push_back({"other hosts", fmt::to_string(number(peers, "blocks")), "", "", "", "", "",
+                    text(peers, "state")});
   }
-  return table(rows, {false, true, true, true});
+  return table(rows, {false, true, true, true, true, true});
 }
 
 std::string tenants(const json::value& stat, std::string_view ls) {
   const auto names = tenant_names(ls);
   Rows rows = {{"class", "tenant", "in memory", "stored", "hits memory", "hits disk", "hits peers",
-                "hit tokens", "misses", "hit rate"}};
+                "hit tokens", "misses", "hit rate", "removed"}};
   for (const json::value& row : stat.at("tenants").as_array()) {
     const auto known = names.find(text(row, "tenant"));
     const std::int64_t hits = number(row, "hit_blocks_host") + number(row, "hit_blocks_disk") +
                               number(row, "hit_blocks_peer");
     const std::int64_t all = hits + number(row, "miss_blocks");
-    rows.push_back({text(row, "class"), known == names.end() ? text(row, "tenant") : known->second,
-                    bytes(row, "host_bytes"), fmt::to_string(number(row, "stored_blocks")),
-                    fmt::to_string(number(row, "hit_blocks_host")),
-                    fmt::to_string(number(row, "hit_blocks_disk")),
-                    fmt::to_string(number(row, "hit_blocks_peer")),
-                    fmt::to_string(number(row, "hit_tokens")),
-                    fmt::to_string(number(row, "miss_blocks")),
-                    all == 0 ? "-" : fmt::format("{} %", 100 * hits / all)});
+    rows.push_back(
+        {text(row, "class"), known == names.end() ? text(row, "tenant") : known->second,
+         bytes(row, "host_bytes"), fmt::to_string(number(row, "stored_blocks")),
+         fmt::to_string(number(row, "hit_blocks_host")),
+         fmt::to_string(number(row, "hit_blocks_disk")),
+         fmt::to_string(number(row, "hit_blocks_peer")), fmt::to_string(number(row, "hit_tokens")),
+         fmt::to_string(number(row, "miss_blocks")),
+         all == 0 ? "-" : fmt::format("{} %", 100 * hits / all), counts(row, "removals")});
   }
   return rows.size() == 1 ? "nothing was stored or asked for yet\n"
                           : table(rows, {false, false, true, true, true, true, true, true, true});

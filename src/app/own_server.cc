@@ -33,6 +33,10 @@ Result<OwnServer> OwnServer::start(const Options& given) {
   options.api_key_file.clear();
   options.data_dir = folder.path();
   options.worker_socket = folder.path() + "/run/worker.sock";
+  options.kv_socket = folder.path() + "/run/kvd.sock";
+  options.kv_secret_file = folder.path() + "/kv.secret";
+  options.kv_dir = folder.path() + "/kv";
+  options.kv_disk = "off";  // it is gone with the server
   options.access_log = folder.path() + "/access.log";
   options.log_level = "warning";
   const std::string config = folder.path() + "/serve.json";

@@ -473,14 +473,15 @@ class Stopping(unittest.TestCase):
             warm = self.asked(server, self.long_prompt(1))
             self.assertEqual(warm[:2], cold[:2])
 
-            # A killed daemon: requests go on, from what is on disk when it is back.
+            # A killed daemon: requests go on, and find what is on disk when it is back.
             self.kv(server, "flush")
             others = server.children("gateway"), server.children("worker")
             killed = server.children("kvd")
             os.kill(killed[0], signal.SIGKILL)
-            self.assertEqual(self.asked(server, self.long_prompt(1))[:2], cold[:2])
+            self.assertEqual(self.asked(server, self.long_prompt(4))[2], 0)
             wait_for(lambda: server.children("kvd") not in ([], killed), "the daemon to come back")
-            wait_for(lambda: self.asked(server, self.long_prompt(1))[2] == whole_blocks, "a hit again")
+            wait_for(lambda: self.asked(server, self.long_prompt(6))[2] > 0, "the worker to find it")
+            self.assertEqual(self.asked(server, self.long_prompt(1))[:3], (*cold[:2], whole_blocks))
             self.assertEqual((server.children("gateway"), server.children("worker")), others)
             stat = json.loads(self.kv(server, "stat", "--json"))
             self.assertGreater(stat["acquires"]["hit_blocks_disk"], 0)

@@ -230,7 +230,7 @@ void failing_disk(Scene& scene, int error, bool stays_in_service) {
   scene.wait_disk_hits();
   scene.daemon.kill();
   scene.setup.plan.error = error;
-  scene.setup.plan.error_from = scene.setup.segments * 40;  // after recovery
+  scene.setup.plan.error_from = scene.setup.segments * 200;  // after recovery
   scene.start();
   const auto is_over = [&] {
     return stays_in_service ? scene.stat("/disk/io_errors") > 0 || scene.daemon.alarms() > 0

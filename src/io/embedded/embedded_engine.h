@@ -25,8 +25,10 @@ class EmbeddedEngine final : public service::WorkerEngine {
   // Uses the KV cache from now on. Before the first request.
   Status connect(KvConnectorOptions options);
 
-  // Whether a KV daemon is there.
-  bool connected() const { return cache_ != nullptr && cache_->connected(); }
+  // Waits for the KV daemon; false when none came in time.
+  bool wait_connected(Duration timeout) const {
+    return cache_ != nullptr && cache_->wait_connected(timeout);
+  }
 
   const ModelDescription& description() const override { return engine_->description(); }
   Status submit(EngineRequest request) override;

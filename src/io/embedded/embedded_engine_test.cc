@@ -108,7 +108,8 @@ struct Answer {
 // An engine as a worker runs it.
 class Worker {
  public:
-  Worker(const EngineOptions& options, const std::string& kv_folder) {
+  enum class Wait : std::uint8_t { kNo, kYes };
+  Worker(const EngineOptions& options, const std::string& kv_folder, Wait wait = Wait::kYes) {
     auto opened = engine::Engine::open(options);
     REQUIRE(opened);
     engine_ = std::make_unique<EmbeddedEngine>(std::move(*opened));
@@ -123,7 +124,9 @@ class Worker {
     kv.secret_file = kv_folder + "/kv.secret";
     kv.name = "test";
     kv.budget_base = std::chrono::seconds(10);
+    kv.weighs_loads = false;  // such small models compute faster than any disk delivers
     REQUIRE(engine_->connect(kv));
+    if (wait == Wait::kYes) REQUIRE(engine_->wait_connected(std::chrono::seconds(30)));
   }
   ~Worker() { engine_.reset(); }
 
@@ -192,6 +195,7 @@ EngineRequest request(Rng& rng, std::uint64_t id, std::vector<TokenId> prompt,
 CheckpointShape shape_for(std::uint64_t seed) {
   CheckpointShape shape;
   shape.layers = 4;
+  shape.kv_lora_rank = 88;  // 48 KiB a block, so that the small arena holds about 40
   shape.context_length = 2048;
   if (seed % 2 == 1) {  // sliding windows in every second layer
     shape.window = 128;
@@ -211,9 +215,10 @@ TEST_CASE("conversations that hit the cache give the answers of cold ones") {
     const CheckpointShape shape = shape_for(seed);
     const TemporaryFolder folder;
     REQUIRE(engine::write_checkpoint(folder.path(), shape, seed));
-    // A small arena at times, so that blocks are evicted between and within conversations.
-    const Daemon daemon(folder.path(),
-                        seed <= 2 ? std::uint64_t{64} << 20 : std::uint64_t{2} << 20);
+    // A small arena at times, so that blocks are evicted between and within conversations, and
+    // come from disk, or from memory and disk in one prefix.
+    const Daemon daemon(folder.path(), std::uint64_t{seed <= 2 ? 64U : 2U} << 20,
+                        seed <= 4 ? WithDisk::kYes : WithDisk::kNo);
     EngineOptions options;
     options.checkpoint_dir = folder.path();
     options.threads = 1;
@@ -328,7 +333,7 @@ TEST_CASE("without a daemon everything is computed") {
   options.checkpoint_dir = folder.path();
   options.threads = 1;
   options.kv_blocks = 96;
-  Worker worker(options, folder.path());
+  Worker worker(options, folder.path(), Worker::Wait::kNo);
   Rng rng(4);
   for (std::uint64_t id = 1; id <= 3; ++id) {
     worker.submit(request(rng, id, std::vector<TokenId>(300, 5), "tenant:a"));

@@ -186,7 +186,8 @@ std::shared_ptr<KvFetch> KvConnector::fetch(const EngineRequest& request) {
   wanted.ttl_class = text_or_null(request.cache.ttl_class);
   wanted.budget_us = static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::microseconds>(budget).count());
-  const PrefillCoefficients& cost = prefill_.coefficients();
+  const PrefillCoefficients cost =
+      options_.weighs_loads ? prefill_.coefficients() : PrefillCoefficients{};
   wanted.prefill_base = cost.base;
   wanted.prefill_token = cost.per_token;
   wanted.prefill_pair = cost.per_pair;
@@ -278,6 +279,11 @@ bool KvConnector::computed(const engine::ComputedBlocks& c) {
   ++counters_.offers_dropped;
   give_back(offer->blocks);
   return false;
+}
+
+bool KvConnector::wait_connected(Duration timeout) const {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count();
+  return pkv_wait_connected(client_, static_cast<std::uint64_t>(us)) == PKV_OK;
 }
 
 void KvConnector::observe_prefill(const engine::LonePrefill& pass, Duration took) {

@@ -39,6 +39,7 @@ struct KvConnectorOptions {
   Duration budget_base = std::chrono::milliseconds(50);
   Duration budget_per_1k_tokens = std::chrono::milliseconds(20);
   std::uint32_t hit_tokens_min = 64;  // fewer are computed
+  bool weighs_loads = true;  // false: what is there is loaded, also when computing is faster
   std::function<void(int level, const char* text)> log;
 };
 
@@ -81,7 +82,8 @@ class KvConnector final : public engine::BlockSink {
   void observe_prefill(const engine::LonePrefill& pass, Duration took);
   // Gives back blocks that the daemon has copied.
   void tend();
-  bool connected() const { return pkv_connected(client_) != 0; }
+  // Waits for a KV daemon; for tests and benches.
+  bool wait_connected(Duration timeout) const;
   bool has_news() const { return news_.load(std::memory_order_acquire); }
   CacheUse counters() const { return counters_; }
 
