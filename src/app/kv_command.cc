@@ -93,7 +93,7 @@ Result<int> warm(const Options& options) {
   if (usage == nullptr) return fail(ErrorCode::kDataLoss, "the server's answer has no usage");
   if (options.json) return print_data(pretty_json(boost::json::serialize(*usage)));
   return print_data(fmt::format(
-      "{} tokens of prompt are kept; {} of them were there already",
+      "{} tokens of prompt were offered to the cache; {} of them were there already",
       usage->at("prompt_tokens").to_number<std::int64_t>(),
       usage->at("prompt_tokens_details").at("cached_tokens").to_number<std::int64_t>()));
 }
