@@ -89,7 +89,7 @@ std::string counts(const json::value& object, std::string_view key) {
 
 // Tenants by their hash, as far as scopes tell their names.
 std::map<std::string, std::string> tenant_names(std::string_view ls) {
-  std::map<std::string, std::string> names;
+  std::map<std::string, std::string> names = {{"0000000000000000", "(none)"}};
   boost::system::error_code error;
   const json::value list = json::parse(ls, error);
   if (error || !list.is_object() || !list.get_object().contains("roots")) return names;
