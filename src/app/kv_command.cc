@@ -106,6 +106,25 @@ bool has_bad_blocks(const std::string& verify) {
   return bad == nullptr || bad->to_number<std::int64_t>() > 0;
 }
 
+// The first page of roots with those of the following pages added.
+Result<std::string> all_roots(const std::string& first, kv::KvSession& session) {
+  boost::system::error_code error;
+  boost::json::value all = boost::json::parse(first, error);
+  if (error || !all.is_object()) return first;
+  boost::json::value next = all.get_object()["next"];
+  while (next.is_string()) {
+    const boost::json::object page{{"after", next}, {"limit", 1000}};
+    TRY(const std::string more,
+        session.admin("ls", boost::json::serialize(page), kQuestionTimeout));
+    boost::json::value parsed = boost::json::parse(more, error);
+    if (error || !parsed.is_object()) break;
+    for (boost::json::value& root : parsed.get_object()["roots"].as_array())
+      all.get_object()["roots"].as_array().push_back(std::move(root));
+    next = parsed.get_object()["next"];
+  }
+  return boost::json::serialize(all);
+}
+
 Status print_answer(const Options& options, std::string_view question, const std::string& answer,
                     kv::KvSession& session) {
   std::string text;
@@ -115,7 +134,8 @@ Status print_answer(const Options& options, std::string_view question, const std
     TRY(const std::string names, session.admin("ls", R"({"limit":1000})", kQuestionTimeout));
     text = kv_stat_text(answer, names);
   } else if (question == "ls") {
-    text = kv_list_text(answer);
+    TRY(const std::string all, all_roots(answer, session));
+    text = kv_list_text(all);
   } else if (question == "explain") {
     text = kv_explain_text(answer);
   } else if (question == "verify") {

@@ -59,6 +59,9 @@ void publish(const json::value& stat, Metrics& metrics) {
   to.number(Metric::kKvTierInService, {"disk"}, "disk", "in_service");
   to.number(Metric::kKvTierHitBlocks, {"host"}, "acquires", "hit_blocks_host");
   to.number(Metric::kKvTierHitBlocks, {"disk"}, "acquires", "hit_blocks_disk");
+  to.number(Metric::kKvTierHitBlocks, {"peer"}, "acquires", "hit_blocks_peer");
+  to.number(Metric::kKvTierBlocks, {"peer"}, "peers", "blocks");
+  to.number(Metric::kKvTierInService, {"peer"}, "peers", "in_service");
   to.number(Metric::kKvHitTokens, {}, "acquires", "hit_tokens");
   to.reasons(Metric::kKvPrefixEnded, "", "acquires", "prefix_ended_by");
   to.reasons(Metric::kKvTierRemovedBlocks, "host", "host", "removals");

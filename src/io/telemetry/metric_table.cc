@@ -250,7 +250,7 @@ constexpr std::array kTable = {
                kGauge,
                "tier",
                8,
-               "Blocks held by the tier: host, disk.",
+               "Blocks held by the tier: host, disk, peer (what other hosts hold).",
                {}},
     MetricInfo{Metric::kKvTierUsed,
                "penstock_kv_tier_used_bytes",
