@@ -119,12 +119,12 @@ class Daemon {
 };
 
 struct Pool {
-  kv::Descriptor fd;
+  Descriptor fd;
   kv::Mapping mapping;
 };
 
 Result<Pool> make_pool(std::uint64_t bytes) {
-  Pool pool{kv::Descriptor(::memfd_create("bench-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING)), {}};
+  Pool pool{Descriptor(::memfd_create("bench-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING)), {}};
   void* base = MAP_FAILED;
   if (::ftruncate(pool.fd.get(), static_cast<off_t>(bytes)) == 0 &&
       ::fcntl(pool.fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0) {
@@ -245,7 +245,7 @@ class HostBench {
 class Asker {
  public:
   static Result<Asker> open(const std::string& socket) {
-    TRY(kv::Descriptor fd, kv::connect_to(socket));
+    TRY(Descriptor fd, kv::connect_to(socket));
     Asker asker(std::move(fd));
     kv::Hello hello;
     hello.protocol_version = kv::kKvProtocolVersion;
@@ -284,15 +284,15 @@ class Asker {
   }
 
  private:
-  explicit Asker(kv::Descriptor fd) : socket_(std::move(fd)) {}
+  explicit Asker(Descriptor fd) : socket_(std::move(fd)) {}
   void wait(short events) const {
     pollfd ready{socket_.get(), events, 0};
     ::poll(&ready, 1, 1000);
   }
-  kv::Descriptor socket_;
+  Descriptor socket_;
   kv::SendQueue output_;
   kv::FrameBuffer input_;
-  std::vector<kv::Descriptor> descriptors_;
+  std::vector<Descriptor> descriptors_;
 };
 
 // Frames of `count` names each; a `held` share of them is in the index.

@@ -78,13 +78,13 @@ std::vector<BlockInfo> chain(std::uint32_t block_bytes) {
 
 // Memory that has been touched.
 struct Memory {
-  kv::Descriptor fd;
+  Descriptor fd;
   kv::Mapping mapping;
   std::span<std::byte> bytes() const { return mapping.memory(); }
 };
 
 Result<Memory> make_memory() {
-  Memory memory{kv::Descriptor(::memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING)), {}};
+  Memory memory{Descriptor(::memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING)), {}};
   void* base = MAP_FAILED;
   if (::ftruncate(memory.fd.get(), static_cast<off_t>(kChainBytes)) == 0 &&
       ::fcntl(memory.fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0) {
@@ -198,7 +198,7 @@ void send_raw(int report) {
   tell(report, kv::port_of(*listener));
   pollfd ready{listener->get(), POLLIN, 0};
   ::poll(&ready, 1, -1);
-  const kv::Descriptor socket(::accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const Descriptor socket(::accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
   kv::no_delay(socket.get());
   std::uint64_t wanted[2];
   while (::recv(socket.get(), wanted, sizeof wanted, MSG_WAITALL) == sizeof wanted) {
@@ -213,7 +213,7 @@ class Raw {
  public:
   static Result<Raw> open(const std::string& address) {
     TRY(const kv::TcpAddress to, kv::resolve(address));
-    TRY(kv::Descriptor socket, kv::start_connecting(to));
+    TRY(Descriptor socket, kv::start_connecting(to));
     pollfd ready{socket.get(), POLLOUT, 0};
     ::poll(&ready, 1, 10'000);
     ::fcntl(socket.get(), F_SETFL, 0);  // blocking
@@ -234,8 +234,8 @@ class Raw {
   }
 
  private:
-  explicit Raw(kv::Descriptor socket) : socket_(std::move(socket)) {}
-  kv::Descriptor socket_;
+  explicit Raw(Descriptor socket) : socket_(std::move(socket)) {}
+  Descriptor socket_;
 };
 
 class Asker {

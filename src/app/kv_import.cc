@@ -23,13 +23,13 @@ constexpr std::size_t kPoolsMax = 16;  // layouts; what a daemon takes of one se
 constexpr std::size_t kBatchBlocks = 1024;
 
 struct InputFile {
-  kv::Descriptor fd;
+  Descriptor fd;
   kv::Mapping mapping;
   std::span<const std::byte> bytes() const { return mapping.memory(); }
 };
 
 Result<InputFile> open_input(const std::string& path) {
-  InputFile file{kv::Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), {}};
+  InputFile file{Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)), {}};
   struct stat status{};
   if (file.fd.get() < 0 || ::fstat(file.fd.get(), &status) != 0) {
     return fail(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
@@ -77,7 +77,7 @@ class Importer {
   std::vector<TtlClass> classes_;  // of the file: number here
   std::uint64_t largest_ = 0;      // payload
   std::vector<KvLayoutSpec> layouts_;
-  kv::Descriptor pool_fd_;
+  Descriptor pool_fd_;
   kv::Mapping pool_;
   kv::Store batch_;
   std::vector<std::uint64_t> sizes_;  // of the blocks of the batch
@@ -148,7 +148,7 @@ Status Importer::look(const kvcache::ExportItem& item) {
 
 Status Importer::make_pool() {
   const std::uint64_t bytes = std::max(options_.batch_bytes, largest_);
-  pool_fd_ = kv::Descriptor(::memfd_create("penstock-kv-import", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  pool_fd_ = Descriptor(::memfd_create("penstock-kv-import", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (pool_fd_.get() < 0 || ::ftruncate(pool_fd_.get(), static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(pool_fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return fail(ErrorCode::kIo,

@@ -14,8 +14,8 @@ namespace {
 constexpr std::array<const char*, kScopes> kScopeNames = {"tenant:a", "tenant:b", "deployment"};
 constexpr std::size_t kOffersKept = 4096;
 
-kv::Mapping make_pool(std::uint64_t bytes, kv::Descriptor& fd) {
-  fd = kv::Descriptor(::memfd_create("fault-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+kv::Mapping make_pool(std::uint64_t bytes, Descriptor& fd) {
+  fd = Descriptor(::memfd_create("fault-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   require(fd.get() >= 0 && ::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 &&
               ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0,
           "no memory for a pool");
@@ -68,7 +68,7 @@ auto Engine::timed(const char* name, std::chrono::microseconds own, Call call) c
 
 Engine::Engine(EngineOptions options, EngineTotals& totals)
     : options_(std::move(options)), totals_(totals), rng_(options_.seed) {
-  kv::Descriptor fd;
+  Descriptor fd;
   const std::uint64_t bytes = std::uint64_t{kSlots} * block_bytes(options_.kind);
   pool_ = make_pool(bytes, fd);
   for (std::uint32_t slot = 0; slot < kSlots; ++slot)

@@ -86,8 +86,8 @@ class Holder {
     }
     ::close(in[0]);
     ::close(out[1]);
-    in_ = kv::Descriptor(in[1]);
-    out_ = kv::Descriptor(out[0]);
+    in_ = Descriptor(in[1]);
+    out_ = Descriptor(out[0]);
     held = read_number();
   }
   ~Holder() {
@@ -119,7 +119,7 @@ class Holder {
     return number;
   }
   pid_t pid_ = -1;
-  kv::Descriptor in_, out_;
+  Descriptor in_, out_;
 };
 
 Prompt held_prompt(std::uint32_t family, std::uint32_t blocks) {

@@ -103,10 +103,6 @@ Status connect_to(int fd, const sockaddr* address, socklen_t size, const std::st
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 Result<FramedSocket> FramedSocket::connect(const std::string& address,
                                            const std::atomic<bool>& stop) {
   if (address.starts_with(kUnixPrefix)) {

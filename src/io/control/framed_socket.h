@@ -22,24 +22,9 @@
 #include <google/protobuf/message_lite.h>
 
 #include "base/result.h"
+#include "io/files/descriptor.h"
 
 namespace penstock::control {
-
-// A file descriptor that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 class FramedSocket {
  public:

@@ -19,7 +19,7 @@ Status EmbeddedEngine::submit(EngineRequest request) {
   std::shared_ptr<KvFetch> fetch = cache_->fetch(request);
   if (fetch == nullptr) return engine_->submit(std::move(request));
   if (fetch->final()) {
-    auto prefix = cache_->prefix(request, std::move(fetch));
+    auto prefix = cache_->prefix(std::move(fetch));
     return engine_->submit(std::move(request), std::move(prefix));
   }
   waiting_.push_back({std::move(request), std::move(fetch)});
@@ -43,7 +43,7 @@ void EmbeddedEngine::admit(std::vector<EngineOutput>& outputs) {
       continue;
     }
     const RequestId id = waiting->request.id;
-    auto prefix = cache_->prefix(waiting->request, std::move(waiting->fetch));
+    auto prefix = cache_->prefix(std::move(waiting->fetch));
     if (Status taken = engine_->submit(std::move(waiting->request), std::move(prefix)); !taken) {
       EngineOutput refusal;
       refusal.request = id;

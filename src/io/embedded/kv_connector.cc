@@ -198,8 +198,7 @@ std::shared_ptr<KvFetch> KvConnector::fetch(const EngineRequest& request) {
   return std::make_shared<KvFetch>(lease);
 }
 
-std::shared_ptr<engine::PrefixLoad> KvConnector::prefix(const EngineRequest&,
-                                                        std::shared_ptr<KvFetch> fetch) {
+std::shared_ptr<engine::PrefixLoad> KvConnector::prefix(std::shared_ptr<KvFetch> fetch) {
   const std::uint32_t blocks = fetch->usable_blocks();
   if (blocks == 0 || blocks * kBlockTokens < options_.hit_tokens_min) return nullptr;
   counters_.hit_tokens += std::uint64_t{blocks} * kBlockTokens;

@@ -75,8 +75,7 @@ class KvConnector final : public engine::BlockSink {
   // Starts fetching; null when there is nothing to fetch.
   std::shared_ptr<KvFetch> fetch(const EngineRequest& request);
   // The prefix to submit with a request whose fetch is final; null when too little came.
-  std::shared_ptr<engine::PrefixLoad> prefix(const EngineRequest& request,
-                                             std::shared_ptr<KvFetch> fetch);
+  std::shared_ptr<engine::PrefixLoad> prefix(std::shared_ptr<KvFetch> fetch);
   bool computed(const engine::ComputedBlocks& blocks) override;
   // A pass that computed one prompt chunk only took so long.
   void observe_prefill(const engine::LonePrefill& pass, Duration took);

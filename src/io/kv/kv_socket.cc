@@ -47,10 +47,6 @@ bool would_block() {
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 Result<Descriptor> listen_at(const std::string& path) {
   TRY(const sockaddr_un at, address_of(path));
   if (connect_to(path)) {

@@ -16,26 +16,11 @@
 #include <vector>
 
 #include "base/result.h"
+#include "io/files/descriptor.h"
 
 namespace penstock::kv {
 
 inline constexpr std::size_t kDescriptorsMax = 4;
-
-// A file descriptor that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // Listens at `path`, for the owner only; a stale socket there is replaced.
 Result<Descriptor> listen_at(const std::string& path);
