@@ -9,6 +9,7 @@
 // Concurrency: values. Source: docs/protocol/kv.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,7 +24,7 @@ namespace penstock::kv {
 
 using SessionId = Id<struct KvSessionTag>;
 using LeaseId = std::uint64_t;  // unique within the session, chosen by the client
-inline constexpr std::uint32_t kKvProtocolVersion = 1;
+inline constexpr std::uint32_t kKvProtocolVersion = 2;
 
 // --- client to daemon
 // ------------------------------------------------------------------------------
@@ -117,8 +118,24 @@ struct Report {
   BlockName name;
 };
 
+// A request that went without a daemon: there was none, or it ended before it had answered.
+// `served` are the tiers of the blocks that had been granted by then.
+struct MissedRequest {
+  std::string request;
+  BlockKey root;
+  std::uint64_t tenant = 0;
+  std::uint32_t blocks = 0;  // asked for
+  std::vector<KvTier> served;
+  UnixSeconds at;
+};
+// Told to the next daemon, for explain: the newest kMissedMax.
+inline constexpr std::size_t kMissedMax = 1024;
+struct Missed {
+  std::vector<MissedRequest> requests;
+};
+
 using ClientMessage = std::variant<Hello, RegisterPool, RegisterRoot, Acquire, Release, Store,
-                                   Lookup, Subscribe, Admin, Alive, Report>;
+                                   Lookup, Subscribe, Admin, Alive, Report, Missed>;
 
 // --- daemon to client
 // ------------------------------------------------------------------------------

@@ -46,6 +46,8 @@ struct TierWrite {
 struct TierRemoval {
   BlockName name;
   MissReason reason;
+  TtlClass ttl_class = 0;    // it was kept in; 0 when the tier does not know
+  std::uint64_t tenant = 0;  // whose it was; 0 when the tier does not know
 };
 
 struct TierNow {
@@ -55,7 +57,15 @@ struct TierNow {
 
 struct TierClassUse {
   std::uint64_t blocks = 0;    // live
+  std::uint64_t bytes = 0;     // of them
   std::uint64_t segments = 0;  // that hold any, or may get some
+};
+
+struct TierTenantUse {
+  TtlClass ttl_class = 0;
+  std::uint64_t tenant = 0;
+  std::uint64_t blocks = 0;  // live
+  std::uint64_t bytes = 0;   // of them
 };
 
 struct TierStats {
@@ -66,7 +76,10 @@ struct TierStats {
   std::uint64_t reads = 0, read_bytes = 0, writes = 0, write_bytes = 0;
   std::uint64_t removals[kMissReasons] = {};  // by reason
   std::uint64_t corrupt = 0, io_errors = 0, reinserted = 0;
-  std::vector<TierClassUse> classes;  // by TTL class; empty: the tier knows none
+  std::vector<TierClassUse> classes;   // by TTL class; empty: the tier knows none
+  std::vector<TierTenantUse> tenants;  // those that hold blocks; empty: the tier knows none
+  // How long blocks were not used: the longest, and half of them at least. 0: the tier can't tell.
+  Duration idle_oldest{}, idle_median{};
   bool in_service = true;
   std::string state;  // "ok", or what is wrong and what to do
 };

@@ -62,7 +62,11 @@ class FakeBlockTier final : public BlockTier {
     touched.emplace_back(path.begin(), path.end());
   }
   void remove(const BlockName& name, MissReason reason) override {
-    if (blocks_.erase(name) > 0) removals_.push_back({name, reason});
+    const auto found = blocks_.find(name);
+    if (found == blocks_.end()) return;
+    const BlockInfo& info = found->second.info;
+    removals_.push_back({name, reason, info.ttl_class, info.tenant});
+    blocks_.erase(found);
   }
   void poll(TierNow, std::vector<TierRemoval>& removals) override {
     std::vector<Pending> due;
@@ -98,6 +102,16 @@ class FakeBlockTier final : public BlockTier {
   TierStats stats() const override {
     TierStats stats;
     stats.blocks = blocks_.size();
+    std::map<std::pair<TtlClass, std::uint64_t>, TierTenantUse> tenants;
+    for (const auto& [name, block] : blocks_) {
+      const BlockInfo& info = block.info;
+      TierTenantUse& use = tenants[{info.ttl_class, info.tenant}];
+      use = {info.ttl_class, info.tenant, use.blocks + 1, use.bytes + info.bytes()};
+    }
+    for (const auto& [who, use] : tenants)
+      stats.tenants.push_back(use);
+    stats.idle_oldest = std::chrono::seconds(90);
+    stats.idle_median = std::chrono::seconds(40);
     stats.reads = reads;
     stats.writes = writes;
     stats.state = "ok";

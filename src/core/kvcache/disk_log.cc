@@ -73,16 +73,6 @@ MissReason DiskLog::admit(const BlockInfo& info) {
   return parent != nullptr && parent->heat() > 0 ? MissReason::kNone : MissReason::kNotAdmitted;
 }
 
-std::vector<DiskLog::ClassUse> DiskLog::classes() const {
-  std::vector<ClassUse> classes(options_.classes.size());
-  for (const Segment& segment : segments_) {
-    if (segment.state == SegmentState::kClean || segment.state == SegmentState::kBad) continue;
-    classes[segment.ttl_class].blocks += segment.blocks;
-    ++classes[segment.ttl_class].segments;
-  }
-  return classes;
-}
-
 bool DiskLog::over_share(std::uint32_t tenant) const {
   const double capacity =
       static_cast<double>(options_.segments) * options_.segment_units * kUnitBytes;
@@ -236,8 +226,13 @@ void DiskLog::touch(std::span<const BlockName> path, TtlClass ttl_class, UnixSec
   }
 }
 
+void DiskLog::note_removal(const DiskSlot& slot, MissReason reason) {
+  removals_.push_back({slot.name(), reason, segments_[slot.place().segment].ttl_class,
+                       tenants_[slot.tenant()].name});
+}
+
 void DiskLog::erase(DiskSlot* slot, MissReason reason) {
-  removals_.push_back({slot->name(), reason});
+  note_removal(*slot, reason);
   count(*slot, -1);
   index_.erase(slot);
 }
@@ -292,7 +287,7 @@ DiskLog::Score DiskLog::score(const Segment& segment, UnixSeconds now) const {
   const auto lifetime = static_cast<double>(std::max(ttl(segment.ttl_class), std::int64_t{1}));
   const double fresh = 1 / (1 + 4 * age / lifetime);
   Score score;
-  for (const TenantWorth& part : segment.worth) {
+  for (const TenantPart& part : segment.parts) {
     double& sum = over_share(part.tenant) ? score.above : score.within;
     sum += static_cast<double>(part.worth) * fresh;
   }
@@ -483,10 +478,10 @@ void DiskLog::count(const DiskSlot& slot, int sign) {
   held_ += times * held;
   tenants_[slot.tenant()].bytes += times * held;
   tenants_[slot.tenant()].blocks += times;
-  auto part = std::ranges::find(segment.worth, slot.tenant(), &TenantWorth::tenant);
-  if (part == segment.worth.end()) {
-    part = segment.worth.insert(part, {static_cast<std::uint16_t>(slot.tenant()), 0});
-  }
+  auto part = std::ranges::find(segment.parts, slot.tenant(), &TenantPart::tenant);
+  if (part == segment.parts.end()) part = segment.parts.insert(part, {slot.tenant(), 0, 0, 0});
+  part->blocks += static_cast<std::uint32_t>(times);
+  part->bytes += times * slot.bytes();
   part->worth += times * worth_of(slot);
 }
 
@@ -497,7 +492,7 @@ std::vector<DiskRemoval> DiskLog::take_removals() {
 bool DiskLog::empty_some(MissReason reason) {
   for (std::size_t i = 0; i < kShardsEmptiedPerCall && emptying_ < DiskIndex::kShards; ++i) {
     index_.for_each(emptying_, [&](const DiskSlot& slot) {
-      removals_.push_back({slot.name(), reason});
+      note_removal(slot, reason);
       count(slot, -1);
       return true;
     });
@@ -515,17 +510,6 @@ bool DiskLog::for_each_in(std::size_t shard,
                           const std::function<bool(const BlockName&, std::uint32_t)>& visit) const {
   return index_.for_each(shard,
                          [&](const DiskSlot& slot) { return visit(slot.name(), slot.bytes()); });
-}
-
-std::size_t DiskLog::memory_bytes() const {
-  std::size_t bytes = index_.memory_bytes() + seen_.memory_bytes() +
-                      segments_.capacity() * sizeof(Segment) +
-                      tenants_.capacity() * sizeof(Tenant) + tenant_slots_.size() * 48;
-  for (const Segment& segment : segments_) {
-    bytes += segment.hashes.capacity() * sizeof(std::uint32_t) +
-             segment.worth.capacity() * sizeof(TenantWorth);
-  }
-  return bytes;
 }
 
 }  // namespace penstock::kvcache

@@ -79,6 +79,27 @@ struct DiskReclaim {
 struct DiskRemoval {
   BlockName name;
   MissReason reason;
+  TtlClass ttl_class = 0;    // of the segment it lay in
+  std::uint64_t tenant = 0;  // 0 too: of one of those that found no slot
+};
+
+// What the log holds, for people. A block is as old as the last use of anything in its segment.
+struct DiskUse {
+  struct Class {
+    std::uint64_t blocks = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t segments = 0;
+  };
+  struct Tenant {
+    TtlClass ttl_class = 0;
+    std::uint64_t tenant = 0;
+    std::uint64_t blocks = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Class> classes;
+  std::vector<Tenant> tenants;   // by class and tenant, in order; only those that hold blocks
+  std::int64_t oldest_idle = 0;  // seconds
+  std::int64_t median_idle = 0;  // seconds; half of the blocks lie in segments used later
 };
 
 class DiskLog {
@@ -170,16 +191,13 @@ class DiskLog {
   std::uint64_t bytes_used() const { return bytes_; }
   std::size_t memory_bytes() const;  // index, lists of segments, names seen
   std::uint32_t clean_segments() const { return clean_; }
-  struct ClassUse {
-    std::uint64_t blocks = 0;
-    std::uint64_t segments = 0;
-  };
-  // What each class holds; walks the segments.
-  std::vector<ClassUse> classes() const;
+  DiskUse use(UnixSeconds now) const;  // walks the segments
 
  private:
-  struct TenantWorth {
-    std::uint16_t tenant = 0;
+  struct TenantPart {
+    std::uint32_t tenant = 0;
+    std::uint32_t blocks = 0;
+    std::uint64_t bytes = 0;
     std::uint64_t worth = 0;
   };
   struct Segment {
@@ -194,7 +212,7 @@ class DiskLog {
     std::int64_t last_use = 0;
     bool footer_old = false;            // its blocks were used since it was written
     std::vector<std::uint32_t> hashes;  // of every block ever put there
-    std::vector<TenantWorth> worth;     // of the live ones
+    std::vector<TenantPart> parts;      // of the live ones
   };
   struct Tenant {
     std::uint64_t name = 0;
@@ -217,6 +235,7 @@ class DiskLog {
   std::uint32_t tenant_slot(std::uint64_t name);
   void count(const DiskSlot& slot, int sign);
   void attach(const DiskSlot& slot);
+  void note_removal(const DiskSlot& slot, MissReason reason);
   void erase(DiskSlot* slot, MissReason reason);
   TtlClass class_named(std::uint64_t name) const;
   std::vector<DiskSlot> blocks_of(std::uint32_t segment);

@@ -325,6 +325,46 @@ TEST_CASE("a footer tells marks and heat; it is old a minute after new ones") {
   CHECK(plan->keep[0].ttl_class == 0);
 }
 
+TEST_CASE("what is held is told by class and tenant, with ages; removals say whose it was") {
+  Harness h;
+  for (std::uint64_t i = 1; i <= 3; ++i)
+    h.write(block(i, 0, 0, 7));
+  h.write(block(4, 0, 0, 5));
+  for (std::uint64_t i = 5; i <= 9; ++i)
+    h.write(block(i, 0, 1, 7), kStart + UnixSeconds(100));
+  DiskUse use = h.log.use(kStart + UnixSeconds(160));
+  REQUIRE(use.classes.size() == 3);
+  CHECK(use.classes[0].blocks == 4);
+  CHECK(use.classes[0].bytes == 4 * 4096);
+  CHECK(use.classes[1].bytes == 5 * 4096);
+  CHECK(use.classes[2].segments == 0);
+  REQUIRE(use.tenants.size() == 3);
+  CHECK(use.tenants[0].tenant == 5);
+  CHECK(use.tenants[0].blocks == 1);
+  CHECK(use.tenants[1].tenant == 7);
+  CHECK(use.tenants[1].bytes == 3 * 4096);
+  CHECK(use.tenants[2].ttl_class == 1);
+  CHECK(use.tenants[2].bytes == 5 * 4096);
+  CHECK(use.oldest_idle == 160);
+  CHECK(use.median_idle == 60);
+  const BlockName used = block(1).name;
+  h.log.touch(std::span(&used, 1), 0, kStart + UnixSeconds(150));
+  use = h.log.use(kStart + UnixSeconds(160));
+  CHECK(use.oldest_idle == 60);
+  h.log.remove(block(4).name, MissReason::kCorrupt);
+  h.log.remove(block(9).name, MissReason::kRemoved);
+  const std::vector<DiskRemoval> gone = h.log.take_removals();
+  REQUIRE(gone.size() == 2);
+  CHECK(gone[0].tenant == 5);
+  CHECK(gone[0].ttl_class == 0);
+  CHECK(gone[1].tenant == 7);
+  CHECK(gone[1].ttl_class == 1);
+  use = h.log.use(kStart + UnixSeconds(160));
+  REQUIRE(use.tenants.size() == 2);
+  CHECK(use.tenants[0].tenant == 7);
+  CHECK(use.tenants[1].bytes == 4 * 4096);
+}
+
 TEST_CASE("names seen: a bounded table") {
   SeenNames seen(1024);
   std::size_t again = 0;

@@ -113,8 +113,13 @@ TierStats DiskTier::stats() const {
   stats.bytes_total =
       std::uint64_t{options_.log.segments} * options_.log.segment_units * kUnitBytes;
   stats.index_bytes = log_.memory_bytes();
-  for (const auto& use : log_.classes())
-    stats.classes.push_back({use.blocks, use.segments});
+  const kvcache::DiskUse use = log_.use(now_.wall);
+  for (const auto& its : use.classes)
+    stats.classes.push_back({its.blocks, its.bytes, its.segments});
+  for (const auto& its : use.tenants)
+    stats.tenants.push_back({its.ttl_class, its.tenant, its.blocks, its.bytes});
+  stats.idle_oldest = std::chrono::seconds(use.oldest_idle);
+  stats.idle_median = std::chrono::seconds(use.median_idle);
   return stats;
 }
 
@@ -475,7 +480,8 @@ void DiskTier::poll(TierNow now, std::vector<TierRemoval>& removals) {
   for (const kvcache::DiskRemoval& removal : log_.take_removals()) {
     ++stats_.removals[static_cast<std::size_t>(removal.reason)];
     // The caller hears of completions first; what was stored again since is not gone.
-    if (log_.find(removal.name) == nullptr) removals.push_back({removal.name, removal.reason});
+    if (log_.find(removal.name) == nullptr)
+      removals.push_back({removal.name, removal.reason, removal.ttl_class, removal.tenant});
   }
   for (auto& callback : std::exchange(finished_, {}))
     callback();

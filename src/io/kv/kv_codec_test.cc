@@ -95,8 +95,15 @@ class Random {
         return Admin{word(), text(), text()};
       case 9:
         return Alive{};
-      default:
+      case 10:
         return Report{word(), name()};
+      default:
+        return Missed{list(4, [&] {
+          MissedRequest out{text(), key(), word(), small(), {}, UnixSeconds(below(1U << 31))};
+          for (std::uint64_t served = below(out.blocks + 1); served > 0; --served)
+            out.served.push_back(static_cast<KvTier>(below(5)));
+          return out;
+        })};
     }
   }
 

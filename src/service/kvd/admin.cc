@@ -71,7 +71,7 @@ Result<std::string> list(const Inside& inside, const json::object& arguments, Ti
                               : describe_roots(inside, after, limit, details));
 }
 
-Result<std::string> explain(const Inside& inside, const json::object& arguments) {
+Result<std::string> explain(const Inside& inside, const json::object& arguments, TierNow now) {
   TRY(const std::string request, text_of(arguments, "request"));
   if (request.empty())
     return fail(ErrorCode::kInvalidArgument, "say which request: its id is in the access log",
@@ -81,9 +81,11 @@ Result<std::string> explain(const Inside& inside, const json::object& arguments)
     return fail(ErrorCode::kNotFound,
                 "no recent request of that id asked this KV daemon for blocks; it remembers the "
                 "last " +
-                    std::to_string(AcquireRecords::kRecordsMax),
+                    std::to_string(AcquireRecords::kRecordsMax) + " since it was started " +
+                    std::to_string(now.wall.value - inside.started.value) + " s ago",
                 "request");
-  return json::serialize(json::object{{"acquires", std::move(acquires)}});
+  return json::serialize(
+      json::object{{"acquires", std::move(acquires)}, {"daemon_started", inside.started.value}});
 }
 
 Result<std::string> collect_garbage(Inside& inside, const json::object& arguments, TierNow now) {
@@ -122,7 +124,7 @@ Result<std::string> Admin::answer(const kv::Admin& command, const json::object& 
                                   const SessionNumbers& sessions, TierNow now) {
   if (command.command == "stat") return json::serialize(describe_stat(inside_, sessions, now));
   if (command.command == "ls") return list(inside_, arguments, now);
-  if (command.command == "explain") return explain(inside_, arguments);
+  if (command.command == "explain") return explain(inside_, arguments, now);
   if (command.command == "gc") return collect_garbage(inside_, arguments, now);
   return fail(ErrorCode::kNotFound, "no such command: \"" + command.command +
                                         "\"; there are stat, ls, explain, verify, gc and flush");
@@ -141,6 +143,7 @@ Status Admin::start_verify(kv::SessionId session, std::uint64_t number,
   verify.job = ++last_job_;
   verify.told = now.now;
   verify.host_done = tier == "disk";
+  if (!verify.host_done) verify.host_total = inside_.holdings.host().usage().blocks;
   if (inside_.holdings.disk() != nullptr && tier != "host") {
     verify.parts = inside_.holdings.disk()->parts();
     verify.disk_total = inside_.holdings.disk()->stats().blocks;
@@ -261,12 +264,16 @@ std::string Admin::progress() const {
   const std::uint64_t done = verify.disk_blocks + verify.gone;
   const std::uint64_t left =
       has_read_all() || done >= verify.disk_total ? 0 : verify.disk_total - done;
+  const std::uint64_t host_left = verify.host_done || verify.host_blocks >= verify.host_total
+                                      ? 0
+                                      : verify.host_total - verify.host_blocks;
   json::array bad;
   for (const auto& [tier, name] : verify.bad)
     bad.push_back({{"tier", to_string(tier)},
                    {"key", hex(name.key)},
                    {"group", name.group == KvGroup::kHistory ? "history" : "window"}});
   return json::serialize(json::object{{"host_blocks", verify.host_blocks},
+                                      {"host_blocks_left", host_left},
                                       {"disk_blocks", verify.disk_blocks},
                                       {"disk_blocks_left", left},
                                       {"bytes", verify.bytes},

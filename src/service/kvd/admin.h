@@ -43,7 +43,7 @@ struct VerifyJob {
   std::size_t part = 0, parts = 0;  // of the disk: the next to list, and how many there are
   std::vector<BlockName> on_disk;   // of the part before, to read
   std::size_t next = 0;             // of on_disk
-  std::uint64_t disk_total = 0;     // when it began
+  std::uint64_t host_total = 0, disk_total = 0;  // when it began
   std::uint64_t host_blocks = 0, disk_blocks = 0, bytes = 0, gone = 0;
   std::vector<std::pair<KvTier, BlockName>> bad;
   std::uint64_t bad_blocks = 0;

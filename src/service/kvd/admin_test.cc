@@ -92,11 +92,62 @@ TEST_CASE("stat tells what is held, by tier, class and tenant, and why things we
   CHECK(number(tenants[1].at("max_idle_seconds_when_evicted")) == 30);
   CHECK(number(tenants[1].at("written_blocks")) == 3);
   CHECK(number(tenants[1].at("written_bytes")) == 12'000);
+  CHECK(number(tenants[1].at("disk_blocks")) == 3);
+  CHECK(number(tenants[1].at("disk_bytes")) == 12'000);
+  CHECK(number(tenants[0].at("disk_blocks")) == 2);
   CHECK(tenants[0].at("removals").as_object().empty());
   CHECK(number(stat.at("host").at("mean_idle_seconds_when_evicted")) == 30);
   CHECK(number(stat.at("host").at("max_idle_seconds_when_evicted")) == 30);
   CHECK(number(stat.at("host").at("oldest_idle_seconds")) == 32);
   CHECK(number(stat.at("host").at("median_idle_seconds")) == 32);
+}
+
+TEST_CASE("stat tells what tenants have on disk, also of before the start, and why it went") {
+  KvDaemonOptions options;
+  options.classes = {{"default", seconds(60)}, {"agent", seconds(600)}};
+  Fixture f(4, true, options);
+  const auto put = [&](std::uint64_t chain, std::uint32_t depth, TtlClass ttl_class,
+                       std::uint64_t tenant) {
+    BlockInfo info = info_of(history(chain, depth), chain, depth, f.layout);
+    info.ttl_class = ttl_class;
+    info.tenant = tenant;
+    f.disk.put(info, payload_of(info.name, f.layout));
+  };
+  put(1, 0, 1, 0xAB);
+  put(1, 1, 1, 0xAB);
+  put(2, 0, 0, 0xCD);
+  f.disk.remove(history(1, 1), MissReason::kExpired);
+  f.disk.remove(history(2, 0), MissReason::kEvictedShare);
+  f.poll();
+  const json::object stat = f.answer_to("stat");
+  CHECK(number(stat.at("disk").at("oldest_idle_seconds")) == 90);
+  CHECK(number(stat.at("disk").at("median_idle_seconds")) == 40);
+  const json::array& tenants = stat.at("tenants").as_array();
+  REQUIRE(tenants.size() == 2);
+  CHECK(tenants[0].at("tenant").as_string() == "00000000000000cd");
+  CHECK(number(tenants[0].at("disk_bytes")) == 0);
+  CHECK(number(tenants[0].at("disk_removals").at("evicted_share")) == 1);
+  CHECK(tenants[0].at("removals").as_object().empty());
+  CHECK(tenants[1].at("tenant").as_string() == "00000000000000ab");
+  CHECK(number(tenants[1].at("disk_blocks")) == 1);
+  CHECK(number(tenants[1].at("disk_bytes")) == 4000);
+  CHECK(number(tenants[1].at("disk_removals").at("expired")) == 1);
+}
+
+TEST_CASE("rows of tenants that are only on disk are bounded; the rest share one") {
+  Fixture f;
+  for (std::uint64_t chain = 1; chain <= KvStatistics::kTenantsMax + 10; ++chain) {
+    BlockInfo info = info_of(history(chain, 0), chain, 0, f.layout);
+    info.tenant = chain;
+    f.disk.put(info, payload_of(info.name, f.layout));
+  }
+  const json::object stat = f.answer_to("stat");
+  const json::array& tenants = stat.at("tenants").as_array();
+  CHECK(tenants.size() == KvStatistics::kTenantsMax + 1);
+  std::int64_t blocks = 0;
+  for (const json::value& row : tenants)
+    blocks += number(row.at("disk_blocks"));
+  CHECK(blocks == static_cast<std::int64_t>(KvStatistics::kTenantsMax) + 10);
 }
 
 TEST_CASE("ls pages through roots, and through the blocks of one") {
@@ -153,7 +204,11 @@ TEST_CASE("verify reads both tiers, finds every flipped bit, and lets messages t
   f.advance(seconds(2));
   f.daemon->work(f.time());
   f.deliver();
-  CHECK(!f.sessions[Fixture::kTool].admin.back().final);  // progress
+  CHECK(!f.sessions[Fixture::kTool].admin.back().final);
+  const json::value progress = json::parse(f.sessions[Fixture::kTool].admin.back().json);
+  CHECK(number(progress.at("host_blocks")) + number(progress.at("host_blocks_left")) == 6);
+  CHECK(number(progress.at("host_blocks_left")) > 0);
+  CHECK(number(progress.at("disk_blocks_left")) == 11);
   CHECK(f.acquire(1, 2, 5, 1).history.size() == 1);
   f.settle();
   f.settle();
@@ -245,6 +300,29 @@ TEST_CASE("explain: each block has the tier it came from, or the reason it misse
     CHECK(f.explain("request-1") == R"([{"first_block":0,"blocks":1,"served_from":"disk"},)"
                                     R"({"first_block":1,"blocks":1,"missed":"expired"},)"
                                     R"({"first_block":2,"blocks":1,"missed":"parent_gone"}])");
+  }
+  SUBCASE("no daemon: told by a worker that went without one") {
+    kv::Missed missed;
+    missed.requests.push_back({"gone-1", root_of(5), 0xAB, 7, {}, UnixSeconds(999'000)});
+    missed.requests.push_back({"gone-2", root_of(5), 0xAB, 3, {KvTier::kDisk}, UnixSeconds(9)});
+    f.tell(1, missed);
+    CHECK(f.explain("gone-1") == R"([{"first_block":0,"blocks":7,"missed":"no_daemon"}])");
+    CHECK(f.explain("gone-2") == R"([{"first_block":0,"blocks":1,"served_from":"disk"},)"
+                                 R"({"first_block":1,"blocks":2,"missed":"no_daemon"}])");
+    const json::object answer = f.answer_to("explain", R"({"request":"gone-1"})");
+    CHECK(number(answer.at("acquires").at(0).at("at")) == 999'000);
+    CHECK(answer.at("acquires").at(0).at("ended_by").as_string() == "no_daemon");
+    CHECK(number(answer.at("daemon_started")) == 1'000'000);
+    const json::object stat = f.answer_to("stat");
+    CHECK(number(stat.at("acquires").at("prefix_ended_by").at("no_daemon")) == 2);
+  }
+  SUBCASE("no daemon: what a worker says is bounded") {
+    kv::Missed missed;
+    missed.requests.push_back(
+        {"gone-1", root_of(5), 0, 4'000'000'000, {KvTier::kHost}, UnixSeconds(9)});
+    f.tell(1, missed);
+    CHECK(f.explain("gone-1") == R"([{"first_block":0,"blocks":1,"served_from":"host"},)"
+                                 R"({"first_block":1,"blocks":65535,"missed":"no_daemon"}])");
   }
   SUBCASE("too slow") {
     f.put_on_disk(5, 0, 1);

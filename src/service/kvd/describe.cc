@@ -66,6 +66,7 @@ json::array disk_classes(const Inside& inside, const TierStats& stats) {
   for (std::size_t i = 0; i < std::min(stats.classes.size(), inside.classes.size()); ++i) {
     classes.push_back({{"class", inside.classes[i].name},
                        {"blocks", stats.classes[i].blocks},
+                       {"bytes", stats.classes[i].bytes},
                        {"segments", stats.classes[i].segments}});
   }
   return classes;
@@ -93,6 +94,8 @@ json::value disk_stat(const Inside& inside) {
                       {"corrupt", stats.corrupt},
                       {"io_errors", stats.io_errors},
                       {"reinserted", stats.reinserted},
+                      {"oldest_idle_seconds", seconds(stats.idle_oldest)},
+                      {"median_idle_seconds", seconds(stats.idle_median)},
                       {"classes", disk_classes(inside, stats)},
                       {"removals", counts(removals)}};
 }
@@ -107,9 +110,25 @@ json::value peer_stat(const Inside& inside) {
                       {"corrupt", stats.corrupt},       {"io_errors", stats.io_errors}};
 }
 
+// What came and went since the start, and what is held now; on disk that may be older.
 json::array tenant_stat(const Inside& inside) {
+  struct Row {
+    TenantUse use;
+    std::uint64_t disk_blocks = 0, disk_bytes = 0;
+  };
+  KvStatistics::ByTenant<Row> all;
+  for (const auto& [who, use] : inside.statistics.tenants)
+    all[who].use = use;
+  if (const BlockTier* disk = inside.holdings.disk()) {
+    for (const TierTenantUse& held : disk->stats().tenants) {
+      Row& row = KvStatistics::row(all, held.ttl_class, held.tenant);
+      row.disk_blocks += held.blocks;
+      row.disk_bytes += held.bytes;
+    }
+  }
   json::array rows;
-  for (const auto& [who, use] : inside.statistics.tenants) {
+  for (const auto& [who, its] : all) {
+    const TenantUse& use = its.use;
     const auto& [ttl_class, tenant] = who;
     const bool is_known = ttl_class < inside.classes.size();
     json::object row{
@@ -117,6 +136,8 @@ json::array tenant_stat(const Inside& inside) {
         {"tenant", hex(tenant)},
         {"host_blocks", use.host_blocks},
         {"host_bytes", use.host_bytes},
+        {"disk_blocks", its.disk_blocks},
+        {"disk_bytes", its.disk_bytes},
         {"written_blocks", use.written_blocks},
         {"written_bytes", use.written_bytes},
         {"stored_blocks", use.stored_blocks},
@@ -126,6 +147,7 @@ json::array tenant_stat(const Inside& inside) {
         {"hit_tokens", use.hit_tokens},
         {"miss_blocks", use.miss_blocks}};
     add_removals(use.host_removals, row);
+    row["disk_removals"] = counts(use.disk_removals);
     rows.push_back(std::move(row));
   }
   return rows;
@@ -237,6 +259,11 @@ json::object describe(const Inside& inside, const AcquireRecord& record) {
     }
     runs.push_back(std::move(run));
   }
+  if (record.missing == MissReason::kNoDaemon) {  // of no block is it known which it was
+    runs.push_back({{"first_block", record.served.size()},
+                    {"blocks", record.asked - record.served.size()},
+                    {"missed", to_string(MissReason::kNoDaemon)}});
+  }
   object["runs"] = std::move(runs);
   return object;
 }
@@ -306,8 +333,9 @@ json::object describe_stat(const Inside& inside, const SessionNumbers& sessions,
                                {"look_ups", inside.holdings.history().look_ups()}}},
       {"roots",
        json::object{{"named", inside.roots.size()}, {"replaced", statistics.roots_replaced}}},
-      {"reports",
-       json::object{{"count", statistics.reports}, {"confirmed", statistics.reports_confirmed}}},
+      {"reports", json::object{{"count", statistics.reports},
+                               {"by_peers", statistics.reports_by_peers},
+                               {"confirmed", statistics.reports_confirmed}}},
       {"sessions", json::object{{"open", sessions.sessions},
                                 {"subscribers", sessions.subscribers},
                                 {"silent", sessions.silent},

@@ -1,6 +1,8 @@
 // Blocks for other hosts, and from them.
 #include "service/kvd/fetches.h"
 
+#include <boost/json.hpp>
+
 #include <doctest/doctest.h>
 
 #include "tests/support/kvd_fixture.h"
@@ -152,6 +154,30 @@ TEST_CASE("a block that another host sent damaged is never granted") {
   CHECK(f.sessions[1].leases[1].history.empty());
   CHECK(f.sessions[1].leases[1].missing == MissReason::kCorrupt);
   CHECK(!f.peers.contains(name));
+}
+
+TEST_CASE("a copy that another host got damaged is looked at, and goes when it is bad") {
+  DaemonFixture f;
+  f.connect(1);
+  f.store(1, 5, 0, 3);
+  const auto number = [&](const char* key) {
+    return boost::json::parse(f.daemon->stat_json()).at("reports").at(key).to_number<int>();
+  };
+  f.daemon->suspect(history(5, 1), f.time());  // the wire's fault: the copy is right
+  f.daemon->suspect(history(9, 0), f.time());  // not here
+  f.work();
+  CHECK(number("by_peers") == 2);
+  CHECK(number("confirmed") == 0);
+  CHECK(f.daemon->bytes_of(history(5, 1)).has_value());
+  const std::uint64_t place = f.acquire(1, 1, 5, 3).history.at(1).offset;
+  f.tell(1, kv::Release{1});
+  f.memory.arena()[place + 17] ^= std::byte{4};
+  f.daemon->suspect(history(5, 1), f.time());
+  f.work();
+  CHECK(number("by_peers") == 3);
+  CHECK(number("confirmed") == 1);
+  CHECK_FALSE(f.daemon->bytes_of(history(5, 1)).has_value());
+  CHECK(f.daemon->bytes_of(history(5, 0)).has_value());
 }
 
 }  // namespace penstock::service

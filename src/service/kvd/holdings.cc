@@ -96,6 +96,7 @@ void Holdings::written_to_disk(const BlockName& name) {
 void Holdings::removed_from_disk(const TierRemoval& removal, TierNow now) {
   log_.add({removal.name, KvTier::kDisk, false, removal.reason});
   ++at(statistics_.disk_removals, removal.reason);
+  ++at(statistics_.of(removal.ttl_class, removal.tenant).disk_removals, removal.reason);
   if (on_disk(removal.name)) {  // an older copy went; a newer one was told of before
     written_to_disk(removal.name);
     return;

@@ -43,6 +43,7 @@ struct Inside {
   const std::map<BlockKey, KnownRoot>& roots;
   const std::vector<TtlClassSpec>& classes;
   const std::string& disk_failure;
+  const UnixSeconds& started;  // when this run of the daemon got its first session
 };
 
 }  // namespace penstock::service

@@ -67,7 +67,7 @@ struct KvDaemon::State {
                return holdings.snapshot(at, found);
              }),
         admin({holdings, log, loads, writes, leases, stores, statistics, records, reuse, load_model,
-               roots, options.classes, options.disk_failure}) {}
+               roots, options.classes, options.disk_failure, started}) {}
 
   // One overload per message; false: the session breaks the protocol and was sent away.
   void on(kv::SessionId id, Session& session, kv::Hello hello, TierNow now);
@@ -81,6 +81,7 @@ struct KvDaemon::State {
   void on(kv::SessionId id, Session& session, kv::Admin request, TierNow now);
   void on(kv::SessionId id, Session& session, kv::Alive alive, TierNow now);
   void on(kv::SessionId id, Session& session, kv::Report report, TierNow now);
+  void on(kv::SessionId id, Session& session, kv::Missed missed, TierNow now);
 
   void dismiss(kv::SessionId id, Session& session, std::string reason, bool kill = false);
   void check_silence(TierNow now);
@@ -112,6 +113,7 @@ struct KvDaemon::State {
   std::map<kv::SessionId, Session> sessions;
   std::deque<HostBlock> suspects;
   Instant polled;
+  UnixSeconds started;
   TierNow turn;  // when the last one was
 };
 
@@ -124,6 +126,7 @@ void KvDaemon::open(kv::SessionId session, TierNow now) {
   State& s = *state_;
   State::Session& opened = s.sessions[session];
   opened.heard = now.now;
+  if (s.started == UnixSeconds()) s.started = now.wall;
   if (s.sessions.size() > s.options.sessions_max) {
     ++s.statistics.sessions_refused;
     s.dismiss(session, opened, "too many connections to this KV daemon; close some and try again");
@@ -249,6 +252,15 @@ void KvDaemon::unpin(kv::SessionId session, std::uint64_t number) {
 
 std::vector<Fetched> KvDaemon::take_fetched() {
   return state_->fetches.take();
+}
+
+void KvDaemon::suspect(const BlockName& name, TierNow now) {
+  State& s = *state_;
+  ++s.statistics.reports;
+  ++s.statistics.reports_by_peers;
+  const auto block = s.holdings.find_sealed(name);
+  if (block && s.suspects.size() < kSuspectsMax) s.suspects.push_back(*block);
+  s.end_turn(now);
 }
 
 std::optional<std::uint32_t> KvDaemon::bytes_of(const BlockName& name) const {
@@ -388,6 +400,23 @@ void KvDaemon::State::on(kv::SessionId id, Session&, kv::Report report, TierNow)
   ++statistics.reports;
   const auto block = leases.holds(id, report.lease, report.name);
   if (block && suspects.size() < kSuspectsMax) suspects.push_back(*block);
+}
+
+void KvDaemon::State::on(kv::SessionId, Session&, kv::Missed missed, TierNow) {
+  for (kv::MissedRequest& request : missed.requests) {
+    AcquireRecord record;
+    record.request = std::move(request.request);
+    record.request.resize(std::min(record.request.size(), kTextMax));
+    record.root = request.root;
+    record.tenant = request.tenant;
+    record.at = request.at;
+    record.asked = std::min<std::size_t>(request.blocks, options.acquire_keys_max);
+    record.served = std::move(request.served);
+    record.served.resize(std::min(record.served.size(), record.asked));
+    record.missing = MissReason::kNoDaemon;
+    records.add(std::move(record));
+    ++at(statistics.misses, MissReason::kNoDaemon);
+  }
 }
 
 void KvDaemon::State::dismiss(kv::SessionId id, Session& session, std::string reason, bool kill) {

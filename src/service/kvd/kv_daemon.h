@@ -94,6 +94,9 @@ class KvDaemon {
   void fetch(kv::SessionId session, const Fetch& fetch, TierNow now);
   void unpin(kv::SessionId session, std::uint64_t number);
   std::vector<Fetched> take_fetched();
+  // That host got other bytes than the block's checksums: what memory has here is read and compared
+  // in a later turn (a copy on disk is at every read).
+  void suspect(const BlockName& name, TierNow now);
   // Bytes of a block that is sealed in memory or on disk here.
   std::optional<std::uint32_t> bytes_of(const BlockName& name) const;
   // The shell's send queue of this session is full (or drained again): events are held back

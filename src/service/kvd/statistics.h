@@ -52,6 +52,7 @@ struct TenantUse {
   std::uint64_t host_blocks = 0;  // held now
   std::uint64_t host_bytes = 0;
   Removals host_removals;
+  ReasonCounts disk_removals{};
   std::uint64_t written_blocks = 0;  // to the disk
   std::uint64_t written_bytes = 0;
   std::uint64_t stored_blocks = 0;
@@ -87,14 +88,21 @@ struct KvStatistics {
   ReasonCounts disk_removals{};
 
   std::uint64_t reports = 0, reports_confirmed = 0;
+  std::uint64_t reports_by_peers = 0;  // of reports
   std::uint64_t sessions_quarantined = 0, sessions_killed = 0, sessions_refused = 0;
 
   TenantUse& of(TtlClass ttl_class, std::uint64_t tenant) {
-    const auto found = tenants.find({ttl_class, tenant});
-    if (found != tenants.end()) return found->second;
-    return tenants[{ttl_class, tenants.size() < kTenantsMax ? tenant : 0}];
+    return row(tenants, ttl_class, tenant);
   }
-  std::map<std::pair<TtlClass, std::uint64_t>, TenantUse> tenants;
+  template <typename Row>
+  using ByTenant = std::map<std::pair<TtlClass, std::uint64_t>, Row>;
+  template <typename Row>
+  static Row& row(ByTenant<Row>& rows, TtlClass ttl_class, std::uint64_t tenant) {
+    const auto found = rows.find({ttl_class, tenant});
+    if (found != rows.end()) return found->second;
+    return rows[{ttl_class, rows.size() < kTenantsMax ? tenant : 0}];
+  }
+  ByTenant<TenantUse> tenants;
 };
 
 }  // namespace penstock::service

@@ -1,13 +1,12 @@
-#include "io/kv/kv_codec.h"
-
+// Frames -> values: what a peer sent is checked.
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "io/kv/kv_codec.h"
 #include "kv.pb.h"
 
 namespace penstock::kv {
@@ -19,40 +18,9 @@ constexpr std::size_t kKeyBytes = sizeof(BlockKey::bytes);
 constexpr std::size_t kClassesMax = 256;
 constexpr std::uint32_t kTiers = static_cast<std::uint32_t>(KvTier::kCluster) + 1;
 constexpr std::uint32_t kErrorCodes = static_cast<std::uint32_t>(ErrorCode::kInternal) + 1;
-// Checksums in one Granted frame; 8 bytes each, so that with all else it stays below the limit.
-constexpr std::size_t kGrantedChecksumsMax = std::size_t{1} << 20;
-constexpr std::size_t kGrantedBlocksMax = std::size_t{1} << 18;
 
 std::unexpected<Error> broken(std::string_view what) {
   return fail(ErrorCode::kDataLoss, fmt::format("a frame with {}", what));
-}
-
-std::string_view text_of(const BlockKey& key) {
-  return {reinterpret_cast<const char*>(key.bytes.data()), key.bytes.size()};
-}
-
-void set_key(const BlockKey& key, std::string* out) {
-  out->assign(text_of(key));
-}
-
-// Columns of single bytes: empty when all are 0.
-template <typename List, typename Value>
-std::string byte_column(const List& list, Value value) {
-  std::string out;
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const auto byte = static_cast<char>(value(list[i]));
-    if (byte == 0 && out.empty()) continue;
-    if (out.empty()) out.assign(list.size(), '\0');
-    out[i] = byte;
-  }
-  return out;
-}
-
-template <typename List, typename Key>
-void key_column(const List& list, Key key, std::string* out) {
-  out->reserve(list.size() * kKeyBytes);
-  for (const auto& entry : list)
-    out->append(text_of(key(entry)));
 }
 
 std::optional<BlockKey> to_key(std::string_view bytes) {
@@ -79,13 +47,6 @@ std::uint8_t byte_at(const std::string& column, std::size_t i) {
   return column.empty() ? std::uint8_t{0} : static_cast<std::uint8_t>(column[i]);
 }
 
-void set(const KvLayoutSpec& in, wire::Layout& out) {
-  out.set_block_tokens(in.block_tokens);
-  out.mutable_history_slices()->Add(in.history_slices.begin(), in.history_slices.end());
-  out.mutable_window_slices()->Add(in.window_slices.begin(), in.window_slices.end());
-  out.set_window_tokens(in.window_tokens);
-}
-
 Result<KvLayoutSpec> layout_of(const wire::Layout& in) {
   KvLayoutSpec out;
   out.block_tokens = in.block_tokens();
@@ -104,14 +65,6 @@ Result<KvLayoutSpec> layout_of(const wire::Layout& in) {
     return broken("a KV layout out of range");
   }
   return out;
-}
-
-void set(const PinnedBlock& in, wire::Pinned& out) {
-  out.add_offsets(in.offset);
-  out.add_generations(in.generation);
-  out.mutable_tiers()->push_back(static_cast<char>(in.from));
-  out.add_slice_counts(static_cast<std::uint32_t>(in.checksums.size()));
-  out.mutable_checksums()->Add(in.checksums.begin(), in.checksums.end());
 }
 
 std::optional<std::vector<PinnedBlock>> pinned_of(const wire::Pinned& in) {
@@ -135,206 +88,6 @@ std::optional<std::vector<PinnedBlock>> pinned_of(const wire::Pinned& in) {
     checksum += in.slice_counts(at);
   }
   return out;
-}
-
-void set(const Hello& in, wire::ClientFrame& frame) {
-  wire::Hello& out = *frame.mutable_hello();
-  out.set_protocol_version(in.protocol_version);
-  out.set_role(in.role);
-  out.set_name(in.name);
-  out.set_process_id(in.process_id);
-  set_key(in.key_check, out.mutable_key_check());
-}
-
-void set(const RegisterPool& in, wire::ClientFrame& frame) {
-  wire::RegisterPool& out = *frame.mutable_register_pool();
-  out.set_pool(in.pool);
-  out.set_bytes(in.bytes);
-  set(in.layout, *out.mutable_layout());
-}
-
-void set(const RegisterRoot& in, wire::ClientFrame& frame) {
-  wire::RegisterRoot& out = *frame.mutable_register_root();
-  set_key(in.root, out.mutable_root());
-  out.set_scope(in.scope);
-  out.set_build(in.build);
-  set(in.layout, *out.mutable_layout());
-}
-
-void set(const Acquire& in, wire::ClientFrame& frame) {
-  wire::Acquire& out = *frame.mutable_acquire();
-  out.set_lease(in.lease);
-  set_key(in.root, out.mutable_root());
-  key_column(in.keys, std::identity(), out.mutable_keys());
-  out.mutable_windows()->Add(in.windows.begin(), in.windows.end());
-  out.set_content_tag(in.content_tag);
-  out.set_request(in.request);
-  out.set_ttl_class(in.ttl_class);
-  out.set_tenant(in.tenant);
-  out.set_budget_ns(static_cast<std::uint64_t>(std::max<std::int64_t>(0, in.budget.count())));
-  out.set_prefill_base(in.prefill.base);
-  out.set_prefill_per_token(in.prefill.per_token);
-  out.set_prefill_per_pair(in.prefill.per_pair);
-}
-
-void set(const Release& in, wire::ClientFrame& frame) {
-  frame.set_release(in.lease);
-}
-
-void set(const Store& in, wire::ClientFrame& frame) {
-  wire::Store& out = *frame.mutable_store();
-  out.set_number(in.number);
-  out.set_pool(in.pool);
-  set_key(in.root, out.mutable_root());
-  out.set_ttl_class(in.ttl_class);
-  out.set_tenant(in.tenant);
-  out.set_content_tag(in.content_tag);
-  key_column(in.blocks, [](const StoreBlock& b) { return b.name.key; }, out.mutable_keys());
-  out.set_groups(byte_column(in.blocks, [](const StoreBlock& b) { return b.name.group; }));
-  key_column(in.blocks, [](const StoreBlock& b) { return b.parent; }, out.mutable_parents());
-  for (const StoreBlock& block : in.blocks) {
-    out.add_depths(block.depth);
-    out.add_slice_counts(static_cast<std::uint32_t>(block.slices.size()));
-    out.mutable_slices()->Add(block.slices.begin(), block.slices.end());
-  }
-}
-
-void set(const Lookup& in, wire::ClientFrame& frame) {
-  wire::Lookup& out = *frame.mutable_lookup();
-  out.set_number(in.number);
-  key_column(in.names, [](const BlockName& name) { return name.key; }, out.mutable_keys());
-  out.set_groups(byte_column(in.names, [](const BlockName& name) { return name.group; }));
-}
-
-void set(const Subscribe& in, wire::ClientFrame& frame) {
-  frame.mutable_subscribe()->set_epoch(in.epoch);
-  frame.mutable_subscribe()->set_after(in.after);
-}
-
-void set(const Admin& in, wire::ClientFrame& frame) {
-  frame.mutable_admin()->set_number(in.number);
-  frame.mutable_admin()->set_command(in.command);
-  frame.mutable_admin()->set_arguments(in.arguments);
-}
-
-void set(const Alive&, wire::ClientFrame& frame) {
-  frame.set_alive(true);
-}
-
-void set(const Report& in, wire::ClientFrame& frame) {
-  frame.mutable_report()->set_lease(in.lease);
-  set_key(in.name.key, frame.mutable_report()->mutable_key());
-  frame.mutable_report()->set_group(static_cast<std::uint32_t>(in.name.group));
-}
-
-void set(const Welcome& in, wire::DaemonFrame& frame) {
-  wire::Welcome& out = *frame.mutable_welcome();
-  out.set_protocol_version(in.protocol_version);
-  out.set_epoch(in.epoch);
-  out.set_arena_bytes(in.arena_bytes);
-  for (const TtlClassSpec& spec : in.classes) {
-    wire::TtlClass& entry = *out.add_classes();
-    entry.set_name(spec.name);
-    entry.set_seconds(static_cast<std::uint64_t>(spec.ttl.count()));
-  }
-}
-
-void set(const Stored& in, wire::DaemonFrame& frame) {
-  wire::Stored& out = *frame.mutable_stored();
-  out.set_number(in.number);
-  out.mutable_results()->reserve(in.results.size());
-  for (const MissReason reason : in.results)
-    out.mutable_results()->push_back(static_cast<char>(reason));
-}
-
-void set(const LookupAnswer& in, wire::DaemonFrame& frame) {
-  frame.mutable_lookup_answer()->set_number(in.number);
-  frame.mutable_lookup_answer()->set_tiers(in.tiers.data(), in.tiers.size());
-}
-
-void set(const Events& in, wire::DaemonFrame& frame) {
-  wire::Events& out = *frame.mutable_events();
-  out.set_epoch(in.epoch);
-  out.set_first(in.first);
-  out.set_snapshot(in.snapshot);
-  out.set_snapshot_end(in.snapshot_end);
-  key_column(in.events, [](const Event& e) { return e.name.key; }, out.mutable_keys());
-  out.set_groups(byte_column(in.events, [](const Event& e) { return e.name.group; }));
-  out.set_tiers(byte_column(in.events, [](const Event& e) { return e.tier; }));
-  out.set_removals(byte_column(
-      in.events, [](const Event& e) { return e.stored ? 0 : 1 + static_cast<int>(e.reason); }));
-}
-
-void set(const AdminAnswer& in, wire::DaemonFrame& frame) {
-  wire::AdminAnswer& out = *frame.mutable_admin_answer();
-  out.set_number(in.number);
-  if (in.error) {
-    out.set_failed(true);
-    out.set_error_code(static_cast<std::uint32_t>(in.error->code));
-    out.set_error(in.error->message);
-    out.set_error_field(in.error->field);
-  }
-  out.set_json(in.json);
-  out.set_more(!in.final);
-}
-
-void set(const Goodbye& in, wire::DaemonFrame& frame) {
-  frame.set_goodbye(in.reason);
-}
-
-Status append(const google::protobuf::MessageLite& frame, std::string& out) {
-  const std::size_t size = frame.ByteSizeLong();
-  if (size > kFrameBytesMax) {
-    return fail(ErrorCode::kPayloadTooLarge,
-                fmt::format("a KV message of {} bytes, more than {}", size, kFrameBytesMax));
-  }
-  const std::size_t begin = out.size();
-  out.resize(begin + 4 + size);
-  auto* bytes = reinterpret_cast<std::uint8_t*>(out.data() + begin);
-  for (std::size_t i = 0; i < 4; ++i)
-    bytes[i] = static_cast<std::uint8_t>(size >> (8 * i));
-  frame.SerializeWithCachedSizesToArray(bytes + 4);
-  return {};
-}
-
-Status append_granted(const Granted& in, std::string& out) {
-  const std::size_t begin = out.size();
-  auto history = in.history.begin();
-  auto window = in.windows.begin();
-  bool done = false;
-  while (!done) {
-    wire::DaemonFrame frame;
-    wire::Granted& part = *frame.mutable_granted();
-    part.set_lease(in.lease);
-    std::size_t checksums = 0;
-    std::size_t blocks = 0;
-    const auto fits = [&](const PinnedBlock& block) {
-      if (blocks == kGrantedBlocksMax ||
-          (blocks > 0 && checksums + block.checksums.size() > kGrantedChecksumsMax)) {
-        return false;
-      }
-      ++blocks;
-      checksums += block.checksums.size();
-      return true;
-    };
-    for (; history != in.history.end() && fits(*history); ++history)
-      set(*history, *part.mutable_history());
-    for (; history == in.history.end() && window != in.windows.end() && fits(window->second);
-         ++window) {
-      part.add_window_depths(window->first);
-      set(window->second, *part.mutable_windows());
-    }
-    done = history == in.history.end() && window == in.windows.end();
-    if (done) {
-      part.set_final(in.final);
-      part.set_missing(static_cast<std::uint32_t>(in.missing));
-    }
-    if (Status appended = append(frame, out); !appended) {
-      out.resize(begin);
-      return appended;
-    }
-  }
-  return {};
 }
 
 bool whole_keys(const std::string& column) {
@@ -443,6 +196,28 @@ Result<ClientMessage> decode(const wire::Report& in) {
   return Report{in.lease(), {*key, static_cast<KvGroup>(in.group())}};
 }
 
+Result<ClientMessage> decode(const wire::Missed& in) {
+  if (static_cast<std::size_t>(in.requests_size()) > kMissedMax) return broken("too many requests");
+  Missed out;
+  out.requests.reserve(static_cast<std::size_t>(in.requests_size()));
+  for (const wire::MissedRequest& entry : in.requests()) {
+    const std::optional<BlockKey> root = to_key(entry.root());
+    if (!root || entry.served().size() > entry.blocks() ||
+        !is_column(entry.served(), entry.served().size(), kTiers)) {
+      return broken("a missed request out of range");
+    }
+    MissedRequest& request = out.requests.emplace_back();
+    request.request = entry.request();
+    request.root = *root;
+    request.tenant = entry.tenant();
+    request.blocks = entry.blocks();
+    for (const char tier : entry.served())
+      request.served.push_back(static_cast<KvTier>(tier));
+    request.at = UnixSeconds(entry.at());
+  }
+  return out;
+}
+
 Result<DaemonMessage> decode(const wire::Welcome& in) {
   if (static_cast<std::size_t>(in.classes_size()) > kClassesMax) return broken("too many classes");
   Welcome out{in.protocol_version(), in.epoch(), in.arena_bytes(), {}};
@@ -519,23 +294,6 @@ Result<DaemonMessage> decode(const wire::AdminAnswer& in) {
 
 }  // namespace
 
-Status append_frame(const ClientMessage& message, std::string& out) {
-  wire::ClientFrame frame;
-  std::visit([&](const auto& m) { set(m, frame); }, message);
-  return append(frame, out);
-}
-
-Status append_frame(const DaemonMessage& message, std::string& out) {
-  if (const auto* granted = std::get_if<Granted>(&message)) return append_granted(*granted, out);
-  wire::DaemonFrame frame;
-  std::visit(
-      [&](const auto& m) {
-        if constexpr (!std::is_same_v<std::decay_t<decltype(m)>, Granted>) set(m, frame);
-      },
-      message);
-  return append(frame, out);
-}
-
 Result<ClientMessage> decode_client(std::string_view bytes) {
   wire::ClientFrame frame;
   if (bytes.size() > kFrameBytesMax ||
@@ -565,6 +323,8 @@ Result<ClientMessage> decode_client(std::string_view bytes) {
       return Alive{};
     case wire::ClientFrame::kReport:
       return decode(frame.report());
+    case wire::ClientFrame::kMissed:
+      return decode(frame.missed());
     case wire::ClientFrame::MESSAGE_NOT_SET:
       break;
   }
@@ -598,36 +358,6 @@ Result<DaemonMessage> decode_daemon(std::string_view bytes) {
       break;
   }
   return broken("no message that this version knows");
-}
-
-char* FrameBuffer::reserve(std::size_t bytes) {
-  if (begin_ == end_) {
-    begin_ = end_ = 0;
-    // After a long frame the memory is given back.
-    if (bytes_.size() > (std::size_t{4} << 20)) bytes_ = std::string();
-  } else if (begin_ > 0 && bytes_.size() - end_ < bytes) {
-    std::memmove(bytes_.data(), bytes_.data() + begin_, end_ - begin_);
-    end_ -= begin_;
-    begin_ = 0;
-  }
-  if (bytes_.size() - end_ < bytes) bytes_.resize(std::max(2 * bytes_.size(), end_ + bytes));
-  return bytes_.data() + end_;
-}
-
-Result<std::optional<std::string_view>> FrameBuffer::next() {
-  if (end_ - begin_ < 4) return std::nullopt;
-  std::uint8_t head[4];
-  std::memcpy(head, bytes_.data() + begin_, sizeof head);
-  const std::size_t size = std::size_t{head[0]} | std::size_t{head[1]} << 8 |
-                           std::size_t{head[2]} << 16 | std::size_t{head[3]} << 24;
-  if (size > kFrameBytesMax) {
-    return fail(ErrorCode::kDataLoss,
-                fmt::format("a frame of {} bytes, more than {}", size, kFrameBytesMax));
-  }
-  if (end_ - begin_ - 4 < size) return std::nullopt;
-  const std::string_view frame(bytes_.data() + begin_ + 4, size);
-  begin_ += 4 + size;
-  return frame;
 }
 
 }  // namespace penstock::kv
