@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "domain/handoff.h"
 #include "domain/sampling.h"
 #include "domain/tokens.h"
 
@@ -38,11 +39,14 @@ struct EngineRequest {
   // prompt, count for penalties, and sampling goes on at position prompt + emitted.
   std::vector<TokenId> emitted;
   CacheHints cache = {};
+  HandoffRef handoff = {};
+  std::uint32_t rank = 0;  // of the worker; it serves the model
 };
 
 enum class FinishReason : std::uint8_t {
   kStop,       // end-of-sequence or stop token
   kLength,     // max_tokens or the model's context reached
+  kHandedOff,  // a prefill leg is done; the decode leg goes on
   kCancelled,  // the gateway asked for it
   kError,      // see EngineOutput::error
 };
@@ -67,6 +71,9 @@ struct OutputToken {
 struct EngineOutput {
   RequestId request;
   std::uint32_t choice = 0;
+  // Tokens of this choice before these, wherever they were drawn: two legs of a request may both
+  // report one. Filled in by the worker; engines leave it.
+  std::uint32_t index = 0;
   std::vector<OutputToken> tokens;     // stop tokens are included; the gateway does not show them
   std::optional<FinishReason> finish;  // set once, on the last output of the choice
   std::uint32_t cached_tokens = 0;     // prompt tokens that were not computed; first output only
@@ -85,6 +92,20 @@ struct CacheUse {
   bool operator==(const CacheUse&) const = default;
 };
 
+// Seconds of a prompt chunk of `fresh` tokens after `context` others:
+// base + token * fresh + pair * fresh * (context + fresh / 2). All zero: not measured yet.
+struct PrefillCost {
+  double base = 0;
+  double token = 0;
+  double pair = 0;
+
+  double seconds(double context, double fresh) const {
+    return base + token * fresh + pair * fresh * (context + fresh / 2);
+  }
+  bool known() const { return base > 0 || token > 0 || pair > 0; }
+  bool operator==(const PrefillCost&) const = default;
+};
+
 // The load of one rank, sent at least every 200 ms.
 struct EngineLoad {
   std::uint64_t step = 0;  // steps done since the engine started; standing still means hung
@@ -94,6 +115,8 @@ struct EngineLoad {
   Tokens kv_tokens_total;
   std::uint32_t model = 0;  // index into WorkerDescription::models
   CacheUse cache = {};
+  std::uint64_t prompt_tokens_waiting = 0;  // of accepted requests: still to be computed
+  PrefillCost prefill;                      // as this rank has measured it
 };
 
 // Everything that names the KV bytes of a model on its worker, besides the tokens and the scope:
@@ -118,12 +141,17 @@ struct ModelDescription {
   KvIdentity kv = {};
 };
 
+enum class WorkerRole : std::uint8_t { kMixed, kPrefill, kDecode };
+
 struct WorkerDescription {
   WorkerId id;
   Epoch epoch;
   std::string name;
   std::string engine;  // "embedded 0.1.0"
   std::vector<ModelDescription> models;
+  WorkerRole role = WorkerRole::kMixed;
+  std::string zone;       // transfers within a zone are cheap; empty is a zone too
+  std::string transport;  // address of its KV data plane; empty: it can't hand off
 };
 
 }  // namespace penstock

@@ -38,11 +38,13 @@ struct Engine::State {
     std::optional<OutputToken> token;
   };
   std::vector<Draw> draws;
+  std::vector<Sequence*> handed_off;  // prefill legs that are done without a draw
 
   std::atomic<std::uint64_t> steps{0};
   std::atomic<std::uint32_t> running{0};
   std::atomic<std::uint32_t> waiting{0};
   std::atomic<std::int64_t> used_blocks{0};
+  std::atomic<std::uint64_t> prompt_tokens_waiting{0};
 
   bool stops(const SamplingParams& params, TokenId token) const;
   std::optional<FinishReason> finish_reason(const Sequence& sequence) const;
@@ -51,10 +53,16 @@ struct Engine::State {
   void apply_cancellations(StepOutputs& out);
   void draw_tokens();
   void take(Draw& draw, StepOutputs& out);
+  void hand_off(Sequence& sequence, StepOutputs& out);
   void publish_load();
 };
 
 namespace {
+
+// The choices of such a leg are drawn where they go on.
+bool draws_nothing(const EngineRequest& request) {
+  return request.handoff.leg == Leg::kPrefill && request.sampling.choices > 1;
+}
 
 // The KV of a fixed text, as this build computes it from these weights: a hash of all layers'
 // slices. Whatever changes the bytes of KV changes it, also when nobody thought of
@@ -177,6 +185,15 @@ Status Engine::check(const EngineRequest& request) const {
 }
 
 Status Engine::submit(EngineRequest request, std::shared_ptr<PrefixLoad> prefix) {
+  return submit(std::move(request), std::move(prefix), nullptr);
+}
+
+Status Engine::submit(EngineRequest request, std::shared_ptr<RemotePrefix> remote) {
+  return submit(std::move(request), nullptr, std::move(remote));
+}
+
+Status Engine::submit(EngineRequest request, std::shared_ptr<PrefixLoad> prefix,
+                      std::shared_ptr<RemotePrefix> remote) {
   TRY_STATUS(state_->check(request));
   if (prefix) TRY_STATUS(check_prefix(request, *prefix));
   if (const auto finish = state_->finish_reason_before(request)) {
@@ -189,7 +206,7 @@ Status Engine::submit(EngineRequest request, std::shared_ptr<PrefixLoad> prefix)
   auto entry = std::make_unique<Request>();
   entry->finished.assign(request.sampling.choices, false);
   entry->request = std::move(request);
-  state_->scheduler->add(std::move(entry), std::move(prefix));
+  state_->scheduler->add(std::move(entry), std::move(prefix), std::move(remote));
   state_->publish_load();
   return {};
 }
@@ -199,7 +216,7 @@ void Engine::cancel(RequestId request) {
 }
 
 bool Engine::has_work() const {
-  return !state_->early.empty() || !state_->scheduler->idle();
+  return !state_->early.empty() || !state_->cancelled.empty() || state_->scheduler->can_move();
 }
 
 void Engine::State::apply_cancellations(StepOutputs& out) {
@@ -221,9 +238,14 @@ void Engine::State::apply_cancellations(StepOutputs& out) {
 
 void Engine::State::draw_tokens() {
   draws.clear();
+  handed_off.clear();
   const std::vector<Sequence*>& sequences = scheduler->logit_sequences();
   for (std::size_t row = 0; row < sequences.size(); ++row) {
     if (sequences[row] == nullptr) continue;
+    if (draws_nothing(sequences[row]->request->request)) {
+      handed_off.push_back(sequences[row]);
+      continue;
+    }
     draws.push_back({sequences[row], row, std::nullopt});
     for (Sequence* other : scheduler->fork(*sequences[row])) {
       draws.push_back({other, row, std::nullopt});
@@ -250,6 +272,22 @@ void Engine::State::draw_tokens() {
                     });
 }
 
+// Ends a prefill leg of several choices.
+void Engine::State::hand_off(Sequence& s, StepOutputs& out) {
+  const Request& request = *s.request;
+  const RequestId id = request.request.id;
+  for (std::uint32_t choice = 0; choice < request.finished.size(); ++choice) {
+    EngineOutput output;
+    output.request = id;
+    output.choice = choice;
+    output.finish = FinishReason::kHandedOff;
+    if (choice == 0) output.cached_tokens = request.cached_tokens;
+    out.outputs.push_back(std::move(output));
+  }
+  scheduler->finish(s);
+  scheduler->forget(id);
+}
+
 // Appends the drawn token, reports it, and ends the sequence when it is the last.
 void Engine::State::take(Draw& draw, StepOutputs& out) {
   Sequence& s = *draw.sequence;
@@ -263,6 +301,8 @@ void Engine::State::take(Draw& draw, StepOutputs& out) {
     s.tokens.push_back(draw.token->token);
     output.tokens.push_back(std::move(*draw.token));
     output.finish = finish_reason(s);
+    if (!output.finish && request.request.handoff.leg == Leg::kPrefill)
+      output.finish = FinishReason::kHandedOff;
   } else {
     output.finish = FinishReason::kError;
     output.error = Error{ErrorCode::kInternal,
@@ -280,8 +320,10 @@ void Engine::State::take(Draw& draw, StepOutputs& out) {
 }
 
 void Engine::State::publish_load() {
-  running.store(scheduler->running_count(), std::memory_order_relaxed);
-  waiting.store(scheduler->waiting_count(), std::memory_order_relaxed);
+  const std::uint32_t remote = scheduler->remote_count();
+  running.store(scheduler->running_count() - remote, std::memory_order_relaxed);
+  waiting.store(scheduler->waiting_count() + remote, std::memory_order_relaxed);
+  prompt_tokens_waiting.store(scheduler->prompt_tokens_waiting(), std::memory_order_relaxed);
   used_blocks.store(std::int64_t{kv->blocks()} - kv->free_blocks(), std::memory_order_relaxed);
 }
 
@@ -302,6 +344,8 @@ StepOutputs Engine::step() {
     s.draw_tokens();
     for (State::Draw& draw : s.draws)
       s.take(draw, out);
+    for (Sequence* sequence : s.handed_off)
+      s.hand_off(*sequence, out);
   }
   s.steps.fetch_add(1, std::memory_order_relaxed);
   s.publish_load();
@@ -316,6 +360,7 @@ EngineLoad Engine::load() const {
   load.waiting = s.waiting.load(std::memory_order_relaxed);
   load.kv_tokens_used = Tokens(s.used_blocks.load(std::memory_order_relaxed) * kBlockTokens);
   load.kv_tokens_total = Tokens(std::int64_t{s.kv->blocks()} * kBlockTokens);
+  load.prompt_tokens_waiting = s.prompt_tokens_waiting.load(std::memory_order_relaxed);
   return load;
 }
 
@@ -346,6 +391,10 @@ const ModelConfig& Engine::config() const {
 
 void Engine::set_block_sink(BlockSink* sink) {
   state_->scheduler->set_block_sink(sink);
+}
+
+void Engine::set_leg_sink(LegSink* sink) {
+  state_->scheduler->set_leg_sink(sink);
 }
 
 void Engine::set_logits_observer(LogitsObserver observer) {

@@ -101,6 +101,10 @@ class Engine {
   // pool can never hold them), kConflict (id in use), kOverloaded (queue full), kModelNotFound
   // (request.model is neither empty nor this model's name).
   Status submit(EngineRequest request, std::shared_ptr<PrefixLoad> prefix = nullptr);
+  // A decode leg: `remote` brings the KV of all its tokens, and the next one. The prefill leg of a
+  // request (handoff.leg) is an ordinary submit; it ends with kHandedOff after its first token, and
+  // before it when there are several choices: each is drawn where it goes on.
+  Status submit(EngineRequest request, std::shared_ptr<RemotePrefix> remote);
   // What submit() would refuse now, without queueing.
   Status check(const EngineRequest& request) const;
   // Ends the request: its unfinished choices report FinishReason::kCancelled in the next step.
@@ -111,6 +115,7 @@ class Engine {
   // Runs one forward pass at most.
   StepOutputs step();
 
+  // Its `waiting` counts those that wait for KV from another worker, too.
   EngineLoad load() const;  // any thread
   const ModelDescription& description() const;
   // "embedded avx512, 2 threads, ...": for logs.
@@ -122,11 +127,15 @@ class Engine {
   const ModelConfig& config() const;
   // Shown every block that is computed, from now on; null: nobody.
   void set_block_sink(BlockSink* sink);
+  // Shown every prefill leg as it grows, from now on; null: nobody.
+  void set_leg_sink(LegSink* sink);
   void set_logits_observer(LogitsObserver observer);
 
  private:
   struct State;
   explicit Engine(std::unique_ptr<State> state);
+  Status submit(EngineRequest request, std::shared_ptr<PrefixLoad> prefix,
+                std::shared_ptr<RemotePrefix> remote);
   std::unique_ptr<State> state_;
 };
 

@@ -1,18 +1,25 @@
-// Where a KV cache meets the engine: prefixes that are copied in, finished blocks that are offered.
+// Where KV comes into the engine and goes out of it: prefixes from a cache or another worker,
+// finished blocks for a cache or another worker.
 //
 // PrefixLoad: the engine takes free blocks for a prefix, starts the load, and goes on with other
 // work until layer 0 is there; then it computes the rest of the prompt, waiting before each layer
 // for that layer only. Bytes that turn out wrong shorten the prefix: what was computed on them is
 // thrown away and computed again. BlockSink: is shown each block once, when all its tokens are
 // computed, and may keep it from being reused while it is copied away (KvPool::retain).
+// RemotePrefix: the KV of a decode leg, which another worker still computes; the sequence holds
+// blocks and waits for it, however long, while the engine goes on with others. LegSink: is shown
+// the blocks of a prefill leg as they fill.
 //
-// Invariants: after stop() nothing writes into the blocks; the blocks of a load are written by the
-// load only, until it has ended. Errors: none; a prefix that can't be loaded is a shorter prefix.
-// Concurrency: the engine's thread calls everything; wait_layer() may block for the time of a copy
-// in memory, never for a disk, a socket or another process. Source: docs/design/0005-kv-cache.md.
+// Invariants: after stop() nothing writes into the blocks, unless whoever writes still holds them
+// (KvPool::retain); the blocks of a load are written by the load only, until it has ended. Errors:
+// none; a prefix that can't be loaded is a shorter prefix. Concurrency: the engine's thread calls
+// everything; wait_layer() may block for the time of a copy in memory, never for a disk, a socket
+// or another process. Source: docs/design/0005-kv-cache.md.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 
 #include "domain/engine.h"
@@ -53,6 +60,33 @@ class BlockSink {
   virtual ~BlockSink() = default;
   // False: it could not take them now; they are shown again with the next ones, or at the end.
   virtual bool computed(const ComputedBlocks& blocks) = 0;
+};
+
+class RemotePrefix {
+ public:
+  struct Arrival {
+    std::uint32_t tokens = 0;      // leading tokens whose KV is in place; 0: it did not work out
+    std::optional<TokenId> drawn;  // by the prefill leg, after those tokens
+    std::shared_ptr<PrefixLoad> instead;  // with 0 tokens: what a cache has; may be null
+  };
+
+  virtual ~RemotePrefix() = default;
+  // Fills `to`, which covers all tokens of the request; called at most once.
+  virtual void start(std::span<const BlockId> to) = 0;
+  // True when nothing more will come.
+  virtual bool arrived() = 0;
+  virtual Arrival arrival() = 0;  // once, after arrived()
+  // The request has ended, or its blocks are wanted for others.
+  virtual void stop() = 0;
+};
+
+class LegSink {
+ public:
+  virtual ~LegSink() = default;
+  // KV of the first `tokens` tokens of a prefill leg is computed and in `blocks`, the last of which
+  // may be partly filled: it is final when `tokens` is all there is.
+  virtual void grown(const EngineRequest& request, std::span<const BlockId> blocks,
+                     std::uint32_t tokens) = 0;
 };
 
 }  // namespace penstock::engine

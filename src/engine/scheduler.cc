@@ -25,7 +25,10 @@ Scheduler::~Scheduler() {
     give_back(*s);
 }
 
-void Scheduler::add(std::unique_ptr<Request> request, std::shared_ptr<PrefixLoad> load) {
+void Scheduler::add(std::unique_ptr<Request> request, std::shared_ptr<PrefixLoad> load,
+                    std::shared_ptr<RemotePrefix> remote) {
+  ENSURE(!load || !remote);
+  stalled_ = false;
   auto sequence = std::make_unique<Sequence>();
   request->order = next_order_++;
   sequence->request = request.get();
@@ -33,6 +36,7 @@ void Scheduler::add(std::unique_ptr<Request> request, std::shared_ptr<PrefixLoad
   const std::vector<TokenId>& emitted = request->request.emitted;
   sequence->tokens.insert(sequence->tokens.end(), emitted.begin(), emitted.end());
   if (load && load->blocks() > 0) sequence->load = std::move(load);
+  sequence->remote = std::move(remote);
   const RequestId id = request->request.id;
   ENSURE(requests_.emplace(id, std::move(request)).second);
   queue(std::move(sequence));
@@ -52,6 +56,10 @@ void Scheduler::give_back(Sequence& sequence) {
   if (sequence.load) {
     sequence.load->stop();
     sequence.load = nullptr;
+  }
+  if (sequence.remote) {
+    sequence.remote->stop();
+    sequence.remote = nullptr;
   }
   if (!sequence.request->forked) sequence.request->cached_tokens = 0;
   for (const BlockId block : sequence.blocks)
@@ -137,11 +145,68 @@ bool Scheduler::reserve(Sequence& sequence, std::uint32_t rows) {
   return true;
 }
 
+std::uint32_t Scheduler::remote_count() const {
+  return static_cast<std::uint32_t>(
+      std::ranges::count_if(running_, [](const Owned& s) { return s->remote != nullptr; }));
+}
+
+std::uint64_t Scheduler::prompt_tokens_waiting() const {
+  std::uint64_t tokens = 0;
+  for (const Owned& s : running_) {
+    if (!s->remote && s->pending() > 1) tokens += s->pending();
+  }
+  for (const Owned& s : waiting_) {
+    if (s->remote) continue;
+    tokens += s->pending() - (s->load ? s->load->blocks() * kBlockTokens : 0);
+  }
+  return tokens;
+}
+
+bool Scheduler::can_move() const {
+  if (!stalled_) return !idle();
+  if (kv_.free_blocks() != stalled_free_) return true;
+  return std::ranges::any_of(running_,
+                             [](const Owned& s) { return s->remote && s->remote->arrived(); });
+}
+
+void Scheduler::settle_remotes() {
+  for (const Owned& s : running_) {
+    if (s->remote && s->remote->arrived()) settle(*s);
+  }
+}
+
+void Scheduler::settle(Sequence& s) {
+  RemotePrefix::Arrival arrival = s.remote->arrival();
+  s.remote = nullptr;
+  std::uint32_t right = std::min(arrival.tokens, s.length());
+  if (arrival.drawn && right == s.length()) {
+    s.tokens.push_back(*arrival.drawn);
+    s.request->request.emitted.push_back(*arrival.drawn);
+  }
+  // With several choices each draws its own first token, from the last row of the prompt.
+  right = std::min(right, s.length() - 1);
+  s.computed = right;
+  s.shown = right / kBlockTokens;
+  std::uint32_t kept = blocks_for(right);
+  if (right == 0 && arrival.instead && arrival.instead->blocks() > 0) {
+    s.load = std::move(arrival.instead);
+    kept = s.load->blocks();
+  }
+  while (s.blocks.size() > kept) {
+    kv_.release(s.blocks.back());
+    s.blocks.pop_back();
+  }
+  if (s.load) {
+    s.computed = kept * kBlockTokens;
+    s.load->start(s.blocks);
+  }
+}
+
 void Scheduler::assign_rows() {
   std::uint32_t budget = limits_.max_batch_tokens;
   for (const bool decodes : {true, false}) {
     for (const Owned& s : running_) {
-      if ((s->pending() == 1) != decodes || is_loading(*s)) continue;
+      if ((s->pending() == 1) != decodes || s->remote || is_loading(*s)) continue;
       s->scheduled = std::min(s->pending(), budget);
       budget -= s->scheduled;
     }
@@ -163,6 +228,7 @@ void Scheduler::assign_to_loading() {
 PlanStats Scheduler::plan(Batch& batch) {
   PlanStats stats;
   preempted_.clear();
+  settle_remotes();
   assign_rows();
   std::uint32_t budget = limits_.max_batch_tokens;
   for (const Owned& s : running_) {
@@ -181,6 +247,8 @@ PlanStats Scheduler::plan(Batch& batch) {
   stats.preempted = static_cast<std::uint32_t>(preempted_.size());
   requeue_preempted();
   emit(batch, stats);
+  stalled_ = batch.rows() == 0;
+  stalled_free_ = kv_.free_blocks();
   return stats;
 }
 
@@ -202,6 +270,10 @@ void Scheduler::admit(std::uint32_t budget) {
     if (kv_.free_blocks() < blocks_for(s.length() + 1)) return;
     if (s.load) {
       start_load(s);
+    } else if (s.remote) {
+      while (s.blocks.size() < blocks_for(s.length()))
+        s.blocks.push_back(*kv_.allocate());
+      s.remote->start(s.blocks);
     } else {
       s.scheduled = std::min(s.pending(), budget);
       ENSURE(reserve(s, s.scheduled));
@@ -246,6 +318,10 @@ void Scheduler::advance() {
     }
     s->scheduled = 0;
     show(*s, false);
+    if (leg_sink_ != nullptr && is_right && s->request->request.handoff.leg == Leg::kPrefill) {
+      leg_sink_->grown(s->request->request, std::span(s->blocks).first(blocks_for(s->computed)),
+                       s->computed);
+    }
   }
 }
 
@@ -284,9 +360,10 @@ void Scheduler::finish(Sequence& sequence) {
 }
 
 void Scheduler::drop(const Request& request) {
+  stalled_ = false;
   const auto of_it = [&](const Owned& s) {
     if (s->request != &request) return false;
-    if (!s->load) show(*s, true);
+    if (!s->load && !s->remote) show(*s, true);
     give_back(*s);
     return true;
   };

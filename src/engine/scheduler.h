@@ -46,6 +46,7 @@ struct Sequence {
   std::uint32_t shown = 0;           // leading blocks that the sink has taken or that were loaded
   std::uint32_t offered = 0;         // leading blocks that it was shown, taken or not
   std::shared_ptr<PrefixLoad> load;  // of blocks [0, load->blocks()), until it has ended
+  std::shared_ptr<RemotePrefix> remote;  // waited for: nothing is computed before it has arrived
 
   std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()); }
   std::uint32_t pending() const { return length() - computed; }
@@ -78,8 +79,9 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Queues choice 0 of the request; `load` (may be null) brings its first blocks.
-  void add(std::unique_ptr<Request> request, std::shared_ptr<PrefixLoad> load);
+  // Queues choice 0 of the request; one of `load` and `remote` may bring KV of its first tokens.
+  void add(std::unique_ptr<Request> request, std::shared_ptr<PrefixLoad> load,
+           std::shared_ptr<RemotePrefix> remote);
   Request* find(RequestId id);
 
   // Fills the batch for the next forward pass and marks what each sequence gets. A sequence whose
@@ -91,6 +93,7 @@ class Scheduler {
   // The forward pass is done: scheduled rows are computed. Loads that took part in it have ended.
   void advance();
   void set_block_sink(BlockSink* sink) { sink_ = sink; }
+  void set_leg_sink(LegSink* sink) { leg_sink_ = sink; }
 
   // Makes the other choices of a sequence whose prompt was just computed; they share its blocks, or
   // wait when max_sequences run already. Returns the new sequences, by choice.
@@ -103,7 +106,14 @@ class Scheduler {
 
   std::uint32_t running_count() const { return static_cast<std::uint32_t>(running_.size()); }
   std::uint32_t waiting_count() const { return static_cast<std::uint32_t>(waiting_.size()); }
+  // Of running_count(): wait for KV from another worker.
+  std::uint32_t remote_count() const;
+  // Tokens of prompts (and recomputed ones) that are still to be computed here.
+  std::uint64_t prompt_tokens_waiting() const;
   bool idle() const { return running_.empty() && waiting_.empty(); }
+  // False when a plan() would find nothing to do: all that is left waits for KV, or for blocks that
+  // somebody outside holds.
+  bool can_move() const;
 
  private:
   using Owned = std::unique_ptr<Sequence>;
@@ -121,6 +131,9 @@ class Scheduler {
   // Takes the finished load away and cuts the sequence to what arrived; false when it was cut.
   bool end_load(Sequence& sequence);
   void show(Sequence& sequence, bool answer_end);
+  // Lets sequences go on whose remote prefix has arrived.
+  void settle_remotes();
+  void settle(Sequence& sequence);
   void queue(Owned sequence);
   void admit(std::uint32_t budget);
   void emit(Batch& batch, PlanStats& stats);
@@ -130,6 +143,9 @@ class Scheduler {
   SchedulerLimits limits_;
   std::uint32_t layers_;
   BlockSink* sink_ = nullptr;
+  LegSink* leg_sink_ = nullptr;
+  bool stalled_ = false;            // the last plan() was empty, and nobody came or went since
+  std::uint32_t stalled_free_ = 0;  // blocks that were free then
   std::uint64_t next_order_ = 1;
   std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<Owned> running_;        // oldest first

@@ -16,6 +16,11 @@ constexpr std::uint32_t kRequestsMax = 1U << 24;
 // A logprob is at most 0; the slack is for an engine that sums in single precision.
 constexpr float kLogprobMax = 0.01F;
 
+// Seconds that a model of cost may hold: finite, not negative, below a day.
+bool is_cost(double seconds) {
+  return seconds >= 0 && seconds < 86400;  // NaN is not
+}
+
 std::unexpected<Error> broken(std::string message) {
   return fail(ErrorCode::kDataLoss, std::move(message));
 }
@@ -71,10 +76,42 @@ wire::Finish to_wire(FinishReason reason) {
       return wire::FINISH_LENGTH;
     case FinishReason::kCancelled:
       return wire::FINISH_CANCELLED;
+    case FinishReason::kHandedOff:
+      return wire::FINISH_HANDED_OFF;
     case FinishReason::kError:
       return wire::FINISH_ERROR;
   }
   return wire::FINISH_ERROR;
+}
+
+wire::Role to_wire(WorkerRole role) {
+  switch (role) {
+    case WorkerRole::kMixed:
+      return wire::ROLE_MIXED;
+    case WorkerRole::kPrefill:
+      return wire::ROLE_PREFILL;
+    case WorkerRole::kDecode:
+      return wire::ROLE_DECODE;
+  }
+  return wire::ROLE_MIXED;
+}
+
+Status decode_place(const wire::WorkerHello& hello, WorkerDescription& worker) {
+  if (hello.zone().size() > kErrorTextMax || hello.transport().size() > kErrorTextMax) {
+    return broken("the worker's zone or transport address is too long");
+  }
+  if (hello.role() < wire::ROLE_MIXED || hello.role() > wire::ROLE_DECODE) {
+    return broken(fmt::format("unknown role {}", static_cast<int>(hello.role())));
+  }
+  worker.role = hello.role() == wire::ROLE_PREFILL  ? WorkerRole::kPrefill
+                : hello.role() == wire::ROLE_DECODE ? WorkerRole::kDecode
+                                                    : WorkerRole::kMixed;
+  if (worker.role != WorkerRole::kMixed && hello.transport().empty()) {
+    return broken("a prefill or decode worker without a transport");
+  }
+  worker.zone = hello.zone();
+  worker.transport = hello.transport();
+  return {};
 }
 
 Status decode_finish(const wire::Output& in, EngineOutput& out) {
@@ -89,6 +126,9 @@ Status decode_finish(const wire::Output& in, EngineOutput& out) {
       break;
     case wire::FINISH_CANCELLED:
       out.finish = FinishReason::kCancelled;
+      break;
+    case wire::FINISH_HANDED_OFF:
+      out.finish = FinishReason::kHandedOff;
       break;
     case wire::FINISH_ERROR: {
       if (in.error_code() > static_cast<std::uint32_t>(ErrorCode::kInternal)) {
@@ -195,6 +235,15 @@ void encode(const EngineRequest& request, wire::Submit& submit) {
   submit.set_cache_tenant(clean_utf8(request.cache.tenant, kErrorTextMax));
   submit.set_cache_class(clean_utf8(request.cache.ttl_class, kErrorTextMax));
   submit.set_cache_request(clean_utf8(request.cache.request, kErrorTextMax));
+  submit.set_rank(request.rank);
+  const HandoffRef& handoff = request.handoff;
+  if (handoff.leg == Leg::kWhole) return;
+  wire::Handoff& out = *submit.mutable_handoff();
+  out.set_decode(handoff.leg == Leg::kDecode);
+  out.set_id_high(handoff.id.high);
+  out.set_id_low(handoff.id.low);
+  out.set_source(clean_utf8(handoff.source, kErrorTextMax));
+  out.set_source_epoch(handoff.source_epoch.value);
 }
 
 Result<EngineRequest> decode(const wire::Submit& submit) {
@@ -210,6 +259,17 @@ Result<EngineRequest> decode(const wire::Submit& submit) {
   request.emitted.assign(submit.emitted().begin(), submit.emitted().end());
   request.cache = {submit.cache_scope(), submit.cache_tenant(), submit.cache_class(),
                    submit.cache_request()};
+  request.rank = submit.rank();
+  if (!submit.has_handoff()) return request;
+  const wire::Handoff& in = submit.handoff();
+  if (in.source().size() > kErrorTextMax || in.decode() == in.source().empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "a decode leg names its prefill worker, and only a decode leg does", "handoff");
+  }
+  request.handoff = {in.decode() ? Leg::kDecode : Leg::kPrefill,
+                     {in.id_high(), in.id_low()},
+                     in.source(),
+                     Epoch(in.source_epoch())};
   return request;
 }
 
@@ -218,6 +278,9 @@ void encode(const WorkerDescription& worker, wire::WorkerHello& hello) {
   hello.set_name(clean_utf8(worker.name, kErrorTextMax));
   hello.set_engine(clean_utf8(worker.engine, kErrorTextMax));
   hello.set_protocol_version(kProtocolVersion);
+  hello.set_role(to_wire(worker.role));
+  hello.set_zone(clean_utf8(worker.zone, kErrorTextMax));
+  hello.set_transport(clean_utf8(worker.transport, kErrorTextMax));
   for (const ModelDescription& model : worker.models) {
     wire::Model& out = *hello.add_models();
     out.set_name(model.name);
@@ -249,6 +312,7 @@ Result<WorkerDescription> decode(const wire::WorkerHello& hello) {
   worker.epoch = Epoch(hello.worker_epoch());
   worker.name = hello.name();
   worker.engine = hello.engine();
+  TRY_STATUS(decode_place(hello, worker));
   std::unordered_set<std::string_view> names;
   for (const wire::Model& model : hello.models()) {
     if (model.name().empty() || model.name().size() > kErrorTextMax ||
@@ -291,6 +355,10 @@ void encode(const EngineLoad& load, std::uint32_t rank, wire::RankLoad& out) {
   cache.set_offers(load.cache.offers);
   cache.set_offers_dropped(load.cache.offers_dropped);
   cache.set_scopes_refused(load.cache.scopes_refused);
+  out.set_prompt_tokens_waiting(load.prompt_tokens_waiting);
+  out.set_prefill_base(load.prefill.base);
+  out.set_prefill_token(load.prefill.token);
+  out.set_prefill_pair(load.prefill.pair);
 }
 
 Result<std::vector<EngineLoad>> decode(
@@ -311,6 +379,12 @@ Result<std::vector<EngineLoad>> decode(
                                 load.running(), load.waiting(), load.kv_tokens_used(),
                                 load.kv_tokens_total()));
     }
+    const PrefillCost cost{load.prefill_base(), load.prefill_token(), load.prefill_pair()};
+    if (load.prompt_tokens_waiting() > kKvTokensMax || !is_cost(cost.base) ||
+        !is_cost(cost.token) || !is_cost(cost.pair)) {
+      return broken(fmt::format("absurd load: {} prompt tokens waiting, prefill {} + {} + {}",
+                                load.prompt_tokens_waiting(), cost.base, cost.token, cost.pair));
+    }
     out.push_back(
         {load.step(),
          load.running(),
@@ -319,7 +393,9 @@ Result<std::vector<EngineLoad>> decode(
          Tokens(static_cast<std::int64_t>(load.kv_tokens_total())),
          load.model(),
          {load.cache().loads(), load.cache().loads_overlapped(), load.cache().hit_tokens(),
-          load.cache().offers(), load.cache().offers_dropped(), load.cache().scopes_refused()}});
+          load.cache().offers(), load.cache().offers_dropped(), load.cache().scopes_refused()},
+         load.prompt_tokens_waiting(),
+         cost});
   }
   return out;
 }
@@ -327,6 +403,7 @@ Result<std::vector<EngineLoad>> decode(
 void append(const EngineOutput& output, bool has_logprobs, wire::Output& out) {
   out.set_request_id(output.request.value);
   out.set_choice(output.choice);
+  if (out.tokens().empty()) out.set_index(output.index);
   for (const OutputToken& token : output.tokens) {
     out.add_tokens(token.token);
     if (!has_logprobs) continue;
@@ -359,6 +436,7 @@ Result<EngineOutput> decode(const wire::Output& in, const OutputShape& shape) {
   EngineOutput out;
   out.request = RequestId(in.request_id());
   out.choice = in.choice();
+  out.index = in.index();
   out.cached_tokens = in.cached_tokens();
   TRY_STATUS(decode_finish(in, out));
   out.tokens.reserve(static_cast<std::size_t>(in.tokens_size()));

@@ -31,6 +31,8 @@ Status FrameChecker::opened(const EngineRequest& request) {
                 request.prompt->size() + request.emitted.size()};
   open.finished.assign(choices, false);
   open.tokens_left.assign(choices, request.sampling.max_tokens);
+  open.next_index.assign(choices, 0);
+  open.next_index[0] = static_cast<std::uint32_t>(request.emitted.size());
   open.unfinished = choices;
   if (!open_.emplace(request.id, std::move(open)).second) {
     return fail(ErrorCode::kConflict,
@@ -101,6 +103,12 @@ Status FrameChecker::check_output(const wire::Output& output, std::vector<Engine
     return broken(fmt::format("request {}: choice {} has more tokens than were asked for",
                               output.request_id(), choice));
   }
+  if (!decoded->tokens.empty() && decoded->index != open.next_index[choice]) {
+    return broken(fmt::format("request {}: choice {} goes on at token {} instead of {}",
+                              output.request_id(), choice, decoded->index,
+                              open.next_index[choice]));
+  }
+  open.next_index[choice] += static_cast<std::uint32_t>(decoded->tokens.size());
   open.tokens_left[choice] -= static_cast<std::uint32_t>(decoded->tokens.size());
   bool over = false;
   if (decoded->finish) {

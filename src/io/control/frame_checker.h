@@ -48,6 +48,7 @@ class FrameChecker {
     OutputShape shape;
     std::vector<bool> finished;              // [choices]
     std::vector<std::uint32_t> tokens_left;  // [choices]
+    std::vector<std::uint32_t> next_index;   // [choices]
     std::uint32_t unfinished = 0;
     bool forgotten = false;
   };

@@ -6,7 +6,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "io/control/engine_codec.h"
+#include "io/sockets/unix_socket.h"
 
 namespace penstock::control {
 namespace {
@@ -36,18 +36,6 @@ struct FreeAddresses {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
-
-Result<sockaddr_un> unix_address(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof address.sun_path) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("the socket path \"{}\" must have 1 to {} bytes; use a shorter folder",
-                            path, sizeof address.sun_path - 1));
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  return address;
-}
 
 Result<Addresses> tcp_addresses(const std::string& address, int flags) {
   const std::size_t colon = address.rfind(':');
@@ -106,7 +94,7 @@ Status connect_to(int fd, const sockaddr* address, socklen_t size, const std::st
 Result<FramedSocket> FramedSocket::connect(const std::string& address,
                                            const std::atomic<bool>& stop) {
   if (address.starts_with(kUnixPrefix)) {
-    TRY(const sockaddr_un to, unix_address(address.substr(kUnixPrefix.size())));
+    TRY(const sockaddr_un to, sockets::unix_address(address.substr(kUnixPrefix.size())));
     Descriptor fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (fd.get() < 0) return system_error("no socket for", address);
     TRY_STATUS(
@@ -216,23 +204,9 @@ Result<Listener> Listener::open(const std::string& address) {
   listener.address_ = address;
   if (address.starts_with(kUnixPrefix)) {
     const std::string path = address.substr(kUnixPrefix.size());
-    TRY(const sockaddr_un at, unix_address(path));
-    const std::atomic<bool> stop = false;
-    if (FramedSocket::connect(address, stop)) {
-      return fail(ErrorCode::kConflict,
-                  fmt::format("another worker listens on {}; stop it or use another path", path));
-    }
-    struct stat there{};
-    if (::lstat(path.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) ::unlink(path.c_str());
-    listener.fd_ = Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (::bind(listener.fd_.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) {
-      return system_error("cannot listen on", address);
-    }
+    TRY(listener.fd_, sockets::listen_at(path));
+    ::fcntl(listener.fd_.get(), F_SETFL, 0);  // accept() waits
     listener.path_ = path;
-    ::chmod(path.c_str(), S_IRUSR | S_IWUSR);  // before listen(): nobody can have connected
-    if (::listen(listener.fd_.get(), kBacklog) != 0) {
-      return system_error("cannot listen on", address);
-    }
     return listener;
   }
   TRY(const Addresses list, tcp_addresses(address, AI_PASSIVE));

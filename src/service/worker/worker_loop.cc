@@ -51,12 +51,15 @@ void WorkerLoop::on(SubmitCommand command, std::vector<StreamOutput>& outputs) {
   const RequestId local(++last_local_id_);
   const std::uint32_t choices = command.request.sampling.choices;
   const bool has_logprobs = command.request.sampling.top_logprobs >= 0;
+  std::vector<std::uint32_t> next(choices, 0);
+  next[0] = static_cast<std::uint32_t>(command.request.emitted.size());
   command.request.id = local;
   if (Status accepted = engine_.submit(std::move(command.request)); !accepted) {
     outputs.push_back(refusal(stream, number, std::move(accepted).error()));
     return;
   }
-  open_.emplace(local, Open{stream, number, std::vector<bool>(choices), choices, has_logprobs});
+  open_.emplace(local, Open{stream, number, std::vector<bool>(choices), std::move(next), choices,
+                            has_logprobs});
   by_stream_.emplace(std::pair(stream, number), local);
 }
 
@@ -116,6 +119,8 @@ void WorkerLoop::forward(EngineOutput output, std::vector<StreamOutput>& outputs
     return;
   }
   output.request = open.request;
+  output.index = open.next_index[output.choice];
+  open.next_index[output.choice] += static_cast<std::uint32_t>(output.tokens.size());
   bool over = false;
   if (output.finish) {
     open.finished[output.choice] = true;

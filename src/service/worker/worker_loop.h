@@ -78,7 +78,8 @@ class WorkerLoop {
   struct Open {
     StreamId stream;
     RequestId request;
-    std::vector<bool> finished;  // [choices]
+    std::vector<bool> finished;             // [choices]
+    std::vector<std::uint32_t> next_index;  // [choices]
     std::uint32_t unfinished = 0;
     bool has_logprobs = false;
   };
