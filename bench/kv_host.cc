@@ -30,6 +30,7 @@
 #include "io/kv/client.h"
 #include "io/kv/kv_codec.h"
 #include "io/kv/kv_server.h"
+#include "io/sockets/unix_socket.h"
 #include "kv.h"
 
 namespace penstock::bench {
@@ -120,7 +121,7 @@ class Daemon {
 
 struct Pool {
   Descriptor fd;
-  kv::Mapping mapping;
+  Mapping mapping;
 };
 
 Result<Pool> make_pool(std::uint64_t bytes) {
@@ -131,7 +132,7 @@ Result<Pool> make_pool(std::uint64_t bytes) {
     base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pool.fd.get(), 0);
   }
   if (base == MAP_FAILED) return fail(ErrorCode::kIo, "no shared memory for the bench's pool");
-  pool.mapping = kv::Mapping({static_cast<std::byte*>(base), bytes});
+  pool.mapping = Mapping({static_cast<std::byte*>(base), bytes});
   return pool;
 }
 
@@ -245,7 +246,7 @@ class HostBench {
 class Asker {
  public:
   static Result<Asker> open(const std::string& socket) {
-    TRY(Descriptor fd, kv::connect_to(socket));
+    TRY(Descriptor fd, sockets::connect_to(socket));
     Asker asker(std::move(fd));
     kv::Hello hello;
     hello.protocol_version = kv::kKvProtocolVersion;
@@ -272,7 +273,8 @@ class Asker {
         return kv::decode_daemon(*frame).has_value()
                    ? Status()
                    : fail(ErrorCode::kDataLoss, "an answer that is no message");
-      TRY(const auto got, kv::receive(socket_.get(), input_.reserve(65536), 65536, descriptors_));
+      TRY(const auto got,
+          sockets::receive(socket_.get(), input_.reserve(65536), 65536, descriptors_));
       if (!got) {
         wait(POLLIN);
       } else if (*got == 0) {
@@ -290,7 +292,7 @@ class Asker {
     ::poll(&ready, 1, 1000);
   }
   Descriptor socket_;
-  kv::SendQueue output_;
+  sockets::SendQueue output_;
   kv::FrameBuffer input_;
   std::vector<Descriptor> descriptors_;
 };

@@ -30,6 +30,7 @@
 #include "io/kv/client.h"
 #include "io/kv/kv_server.h"
 #include "io/kv/peer_tier.h"
+#include "io/sockets/tcp_socket.h"
 #include "kv.h"
 
 namespace penstock::bench {
@@ -79,7 +80,7 @@ std::vector<BlockInfo> chain(std::uint32_t block_bytes) {
 // Memory that has been touched.
 struct Memory {
   Descriptor fd;
-  kv::Mapping mapping;
+  Mapping mapping;
   std::span<std::byte> bytes() const { return mapping.memory(); }
 };
 
@@ -91,7 +92,7 @@ Result<Memory> make_memory() {
     base = ::mmap(nullptr, kChainBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd.get(), 0);
   }
   if (base == MAP_FAILED) return fail(ErrorCode::kIo, "no shared memory for the bench");
-  memory.mapping = kv::Mapping({static_cast<std::byte*>(base), kChainBytes});
+  memory.mapping = Mapping({static_cast<std::byte*>(base), kChainBytes});
   for (std::size_t at = 0; at < kChainBytes; at += 8) {
     const std::uint64_t word = at * 0x9e3779b97f4a7c15;
     std::memcpy(memory.bytes().data() + at, &word, 8);
@@ -191,15 +192,15 @@ void serve(const std::string& socket, int report) {
 // In a process of its own: each connection asks with 8 bytes for that many bytes in sends of as
 // many as the next 8 say.
 void send_raw(int report) {
-  const auto address = kv::resolve("127.0.0.1:0");
-  const auto listener = kv::listen_on(*address);
+  const auto address = sockets::resolve("127.0.0.1:0");
+  const auto listener = sockets::listen_on(*address);
   const auto memory = make_memory();
   if (!listener || !memory) return;
-  tell(report, kv::port_of(*listener));
+  tell(report, sockets::port_of(*listener));
   pollfd ready{listener->get(), POLLIN, 0};
   ::poll(&ready, 1, -1);
   const Descriptor socket(::accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
-  kv::no_delay(socket.get());
+  sockets::no_delay(socket.get());
   std::uint64_t wanted[2];
   while (::recv(socket.get(), wanted, sizeof wanted, MSG_WAITALL) == sizeof wanted) {
     for (std::uint64_t at = 0; at < wanted[0]; at += wanted[1])
@@ -212,8 +213,8 @@ void send_raw(int report) {
 class Raw {
  public:
   static Result<Raw> open(const std::string& address) {
-    TRY(const kv::TcpAddress to, kv::resolve(address));
-    TRY(Descriptor socket, kv::start_connecting(to));
+    TRY(const sockets::TcpAddress to, sockets::resolve(address));
+    TRY(Descriptor socket, sockets::start_connecting(to));
     pollfd ready{socket.get(), POLLOUT, 0};
     ::poll(&ready, 1, 10'000);
     ::fcntl(socket.get(), F_SETFL, 0);  // blocking

@@ -138,7 +138,7 @@ class Exporter {
   KvTransferResult result_;
   std::unique_ptr<NewFile> file_;
   kvcache::ExportWriter writer_;
-  kv::Mapping arena_;
+  Mapping arena_;
   std::map<BlockKey, kvcache::ExportRoot> roots_;
   std::unordered_set<BlockKey> wanted_;
   std::unordered_map<BlockName, InMemory> memory_;

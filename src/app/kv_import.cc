@@ -24,7 +24,7 @@ constexpr std::size_t kBatchBlocks = 1024;
 
 struct InputFile {
   Descriptor fd;
-  kv::Mapping mapping;
+  Mapping mapping;
   std::span<const std::byte> bytes() const { return mapping.memory(); }
 };
 
@@ -43,7 +43,7 @@ Result<InputFile> open_input(const std::string& path) {
   if (base == MAP_FAILED) {
     return fail(ErrorCode::kIo, fmt::format("cannot read {}: {}", path, std::strerror(errno)));
   }
-  file.mapping = kv::Mapping({static_cast<std::byte*>(base), bytes});
+  file.mapping = Mapping({static_cast<std::byte*>(base), bytes});
   return file;
 }
 
@@ -78,7 +78,7 @@ class Importer {
   std::uint64_t largest_ = 0;      // payload
   std::vector<KvLayoutSpec> layouts_;
   Descriptor pool_fd_;
-  kv::Mapping pool_;
+  Mapping pool_;
   kv::Store batch_;
   std::vector<std::uint64_t> sizes_;  // of the blocks of the batch
   std::uint64_t used_ = 0;            // of the pool
@@ -159,7 +159,7 @@ Status Importer::make_pool() {
     return fail(ErrorCode::kIo,
                 fmt::format("cannot map memory to offer blocks from: {}", std::strerror(errno)));
   }
-  pool_ = kv::Mapping({static_cast<std::byte*>(base), bytes});
+  pool_ = Mapping({static_cast<std::byte*>(base), bytes});
   return {};
 }
 

@@ -14,14 +14,14 @@ namespace {
 constexpr std::array<const char*, kScopes> kScopeNames = {"tenant:a", "tenant:b", "deployment"};
 constexpr std::size_t kOffersKept = 4096;
 
-kv::Mapping make_pool(std::uint64_t bytes, Descriptor& fd) {
+Mapping make_pool(std::uint64_t bytes, Descriptor& fd) {
   fd = Descriptor(::memfd_create("fault-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   require(fd.get() >= 0 && ::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 &&
               ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0,
           "no memory for a pool");
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   require(base != MAP_FAILED, "cannot map a pool");
-  return kv::Mapping({static_cast<std::byte*>(base), bytes});
+  return Mapping({static_cast<std::byte*>(base), bytes});
 }
 
 }  // namespace

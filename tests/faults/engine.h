@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "io/kv/arena.h"
-#include "io/kv/kv_socket.h"
+#include "io/sockets/unix_socket.h"
 #include "tests/faults/content.h"
 
 namespace penstock::faults {
@@ -98,7 +98,7 @@ class Engine {
   EngineOptions options_;
   EngineTotals& totals_;
   Rng rng_;
-  kv::Mapping pool_;
+  Mapping pool_;
   pkv_client* client_ = nullptr;
   std::uint32_t pool_number_ = 0;
   std::array<std::uint32_t, kScopes> roots_{};

@@ -1,17 +1,15 @@
-// Shared memory of the KV daemon: its arena, which only it writes, and others' memory, mapped to
-// read.
+// The KV daemon's arena: shared memory that only it writes.
 //
-// The arena is a memfd of huge pages when the machine has them reserved, else of normal ones
+// It is a memfd of huge pages when the machine has them reserved, else of normal ones
 // (transparent huge pages asked for). After the daemon has mapped it, the file is sealed: nobody
 // can resize it and nobody else can map it for writing, so a reader that gets the descriptor can
-// neither scribble on it nor make its owner fault. Memory of others is accepted only as a memfd
-// that can't shrink, for the same reason.
+// neither scribble on it nor make its owner fault.
 //
-// Invariants: a mapping stays readable as long as the object, whatever its owner does. Forked
-// children don't inherit mappings, so pages under DMA are never copied on write.
+// Invariants: forked children don't inherit the mapping, so pages under DMA are never copied on
+// write.
 // Units and shapes: bytes; an arena is rounded up to 2 MiB and aligned to 4 KiB at least.
-// Errors: kIo with the system's reason; kInvalidArgument for memory that is no fit.
-// Concurrency: values that move; the memory itself is synchronised by whoever shares it.
+// Errors: kIo with the system's reason; kInvalidArgument for a size that is none.
+// Concurrency: a value that moves; the memory itself is synchronised by whoever shares it.
 // Source: design.md section 4; docs/protocol/kv.md.
 #pragma once
 
@@ -20,26 +18,10 @@
 #include <span>
 
 #include "base/result.h"
-#include "io/kv/kv_socket.h"
+#include "io/files/descriptor.h"
+#include "io/files/mapping.h"
 
 namespace penstock::kv {
-
-// Memory that unmaps itself.
-class Mapping {
- public:
-  Mapping() = default;
-  explicit Mapping(std::span<std::byte> memory) : memory_(memory) {}
-  ~Mapping();
-  Mapping(Mapping&& other) noexcept : memory_(std::exchange(other.memory_, {})) {}
-  Mapping& operator=(Mapping&& other) noexcept {
-    std::swap(memory_, other.memory_);
-    return *this;
-  }
-  std::span<std::byte> memory() const { return memory_; }
-
- private:
-  std::span<std::byte> memory_;
-};
 
 class Arena {
  public:
@@ -55,8 +37,5 @@ class Arena {
   Mapping mapping_;
   bool huge_pages_;
 };
-
-// Maps the first `bytes` of somebody's memfd to read. The mapping's memory must not be written.
-Result<Mapping> map_to_read(int fd, std::uint64_t bytes);
 
 }  // namespace penstock::kv

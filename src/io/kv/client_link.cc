@@ -92,7 +92,7 @@ bool KvClient::State::hangs() {
 }
 
 void KvClient::State::try_connect() {
-  Result<Descriptor> connected = connect_to(options.socket);
+  Result<Descriptor> connected = sockets::connect_to(options.socket);
   const std::lock_guard lock(mutex);
   if (!connected) {
     pause = std::clamp(2 * pause, options.backoff_min, options.backoff_max);
@@ -112,7 +112,7 @@ void KvClient::State::try_connect() {
 
 void KvClient::State::read(std::vector<std::function<void()>>& calls) {
   char* to = input.reserve(kReadBytes);
-  const auto got = receive(socket.get(), to, kReadBytes, descriptors);
+  const auto got = sockets::receive(socket.get(), to, kReadBytes, descriptors);
   if (got && !*got) return;
   const std::lock_guard lock(mutex);
   if (!got || **got == 0) return drop(got ? "it has ended" : got.error().message, calls);

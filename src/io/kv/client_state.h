@@ -14,12 +14,12 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/hashed_copy.h"
 #include "core/kvcache/chain_cache.h"
 #include "io/kv/arena.h"
 #include "io/kv/client.h"
-#include "io/kv/hashed_copy.h"
 #include "io/kv/kv_codec.h"
-#include "io/kv/kv_socket.h"
+#include "io/sockets/unix_socket.h"
 
 namespace penstock::kv {
 
@@ -124,7 +124,7 @@ struct KvClient::State {
   Descriptor socket;
   FrameBuffer input;
   std::vector<Descriptor> descriptors;
-  WakeEvent link_event;
+  sockets::WakeEvent link_event;
   std::chrono::steady_clock::time_point next_attempt;
   std::chrono::steady_clock::time_point next_alive;
   Duration pause{};
@@ -136,7 +136,7 @@ struct KvClient::State {
   std::string failure;           // last reason not to be connected, so that it is logged once
   bool up = false;               // welcomed
   std::uint64_t connection = 0;  // number of the present or last connection
-  SendQueue output;
+  sockets::SendQueue output;
   std::shared_ptr<Mapping> arena;
   std::vector<TtlClassSpec> classes;
   std::string frame;  // reused by send()

@@ -22,7 +22,7 @@
 #include "io/files/files.h"
 #include "io/kv/arena.h"
 #include "io/kv/kv_codec.h"
-#include "io/kv/kv_socket.h"
+#include "io/sockets/unix_socket.h"
 
 namespace penstock::kv {
 namespace {
@@ -45,7 +45,7 @@ struct Session {
   Descriptor process;  // pidfd of the peer
   FrameBuffer input;
   std::vector<Descriptor> descriptors;  // arrived, not yet used
-  SendQueue output;
+  sockets::SendQueue output;
   bool wants_write = false;  // in the epoll set; the daemon holds events back meanwhile
   bool ended = false;        // goodbye is said, or the peer has gone
 };
@@ -178,7 +178,7 @@ struct KvServer::State {
   service::KvDaemon daemon;
   std::unique_ptr<PeerServer> peer_server;
   Descriptor epoll;
-  WakeEvent stop_event;
+  sockets::WakeEvent stop_event;
   std::atomic<bool> stopping = false;
   Counters counters;
   std::map<std::uint64_t, Session> sessions;
@@ -258,7 +258,7 @@ void KvServer::State::read(std::uint64_t name) {
   Session& session = it->second;
   for (std::size_t total = 0; total < kTurnBytes && !session.ended;) {
     char* to = session.input.reserve(kReadBytes);
-    const auto got = receive(session.socket.get(), to, kReadBytes, session.descriptors);
+    const auto got = sockets::receive(session.socket.get(), to, kReadBytes, session.descriptors);
     if (got && !*got) return;
     if (!got || **got == 0) {
       session.ended = true;
@@ -287,7 +287,7 @@ void KvServer::State::take_frames(std::uint64_t name, Session& session) {
     deliver();
   }
   // Descriptors travel with the frame they belong to, so none is left when all frames are whole.
-  if (session.descriptors.size() > kDescriptorsMax) {
+  if (session.descriptors.size() > sockets::kDescriptorsMax) {
     refuse(name, session, "descriptors that nothing asked for");
   }
 }
@@ -406,7 +406,7 @@ void KvServer::State::finish() {
 Result<std::unique_ptr<KvServer>> KvServer::start(KvServerOptions options, BlockTier* disk,
                                                   BlockTier* peers) {
   TRY(FileLock lock, FileLock::acquire(options.socket + ".lock"));
-  TRY(Descriptor listener, listen_at(options.socket));
+  TRY(Descriptor listener, sockets::listen_at(options.socket));
   std::unique_ptr<PeerServer> peer_server;
   if (options.peer_server) {
     TRY(peer_server, PeerServer::listen(*options.peer_server));

@@ -9,8 +9,8 @@
 #include <atomic>
 
 #include "io/kv/kv_codec.h"
-#include "io/kv/kv_socket.h"
 #include "io/kv/test_daemon.h"
+#include "io/sockets/unix_socket.h"
 
 namespace penstock::kv {
 namespace {
@@ -122,7 +122,8 @@ struct Engine {
 // A session without a client: bytes as they are.
 class Raw {
  public:
-  explicit Raw(const TestDaemon& daemon) : socket_(std::move(*connect_to(daemon.socket()))) {}
+  explicit Raw(const TestDaemon& daemon)
+      : socket_(std::move(*sockets::connect_to(daemon.socket()))) {}
 
   void send(const ClientMessage& message, int descriptor = -1) {
     std::string frame;
@@ -130,7 +131,7 @@ class Raw {
     send_bytes(frame, descriptor);
   }
   void send_bytes(std::string_view bytes, int descriptor = -1) {
-    SendQueue queue;
+    sockets::SendQueue queue;
     queue.push(bytes, descriptor);
     for (auto sent = queue.flush(socket_.get()); sent && !*sent; sent = queue.flush(socket_.get()))
       wait(POLLOUT);
@@ -142,7 +143,7 @@ class Raw {
       REQUIRE(frame);
       if (*frame) return *decode_daemon(**frame);
       wait(POLLIN);
-      const auto got = receive(socket_.get(), input_.reserve(65536), 65536, descriptors_);
+      const auto got = sockets::receive(socket_.get(), input_.reserve(65536), 65536, descriptors_);
       if (!got || (*got && **got == 0)) return std::nullopt;
       if (*got) input_.commit(**got);
     }
@@ -449,7 +450,7 @@ TEST_CASE("a process that holds too much in silence is ended") {
   const pid_t child = ::fork();
   if (child == 0) {
     // The process that connects is the one that is ended.
-    const auto socket = connect_to(daemon.socket());
+    const auto socket = sockets::connect_to(daemon.socket());
     if (!socket || ::send(socket->get(), frames.data(), frames.size(), 0) < 0) ::_exit(1);
     for (;;)
       ::pause();
@@ -524,7 +525,7 @@ TEST_CASE("who does not read is cut off") {
   raw.hello();
   std::string frame;
   REQUIRE(append_frame(ClientMessage(Lookup{1, std::vector<BlockName>(60000)}), frame));
-  SendQueue queue;
+  sockets::SendQueue queue;
   Result<bool> sent = true;
   while (sent) {
     if (queue.empty()) queue.push(frame);
@@ -622,7 +623,7 @@ TEST_CASE("nothing is written after a release") {
 // A listener that is no daemon: it says what the test tells it to.
 class Impostor {
  public:
-  Impostor() : listener_(std::move(*listen_at(folder_.path() + "/kvd.sock"))) {}
+  Impostor() : listener_(std::move(*sockets::listen_at(folder_.path() + "/kvd.sock"))) {}
   KvClientOptions client_options() const {
     KvClientOptions out;
     out.socket = folder_.path() + "/kvd.sock";
@@ -640,7 +641,7 @@ class Impostor {
   void say(const DaemonMessage& message, int descriptor = -1) {
     std::string frame;
     REQUIRE(append_frame(message, frame));
-    SendQueue queue;
+    sockets::SendQueue queue;
     queue.push(frame, descriptor);
     REQUIRE(queue.flush(session_.get()));
   }
@@ -653,7 +654,7 @@ class Impostor {
       }
       pollfd ready{session_.get(), POLLIN, 0};
       REQUIRE(::poll(&ready, 1, 60'000) == 1);
-      const auto got = receive(session_.get(), input_.reserve(65536), 65536, descriptors_);
+      const auto got = sockets::receive(session_.get(), input_.reserve(65536), 65536, descriptors_);
       REQUIRE((got && *got && **got > 0));
       input_.commit(**got);
     }
@@ -668,7 +669,7 @@ class Impostor {
       pollfd ready{session_.get(), POLLIN, 0};
       REQUIRE(::poll(&ready, 1, 60'000) == 1);
       char bytes[4096];
-      const auto got = receive(session_.get(), bytes, sizeof bytes, descriptors_);
+      const auto got = sockets::receive(session_.get(), bytes, sizeof bytes, descriptors_);
       if (!got || (*got && **got == 0)) return true;
     }
   }
@@ -828,7 +829,7 @@ TEST_CASE("one daemon a socket; a stale socket is replaced") {
   const auto folder = TemporaryDirectory::make("penstock-kv");
   options.socket = folder->path() + "/s";
   {
-    const auto stale = listen_at(options.socket);  // leaves the file behind
+    const auto stale = sockets::listen_at(options.socket);  // leaves the file behind
     REQUIRE(stale);
   }
   CHECK(KvServer::start(options, nullptr));

@@ -28,7 +28,7 @@ std::unexpected<Error> no_daemon(const std::string& socket, std::string_view why
 Result<std::unique_ptr<KvSession>> KvSession::connect(const std::string& socket, std::string role,
                                                       std::string name, const BlockKey& key_check,
                                                       Duration timeout) {
-  auto connected = connect_to(socket);
+  auto connected = sockets::connect_to(socket);
   if (!connected) return no_daemon(socket, connected.error().message);
   std::unique_ptr<KvSession> session(new KvSession);
   session->socket_ = std::move(*connected);
@@ -65,7 +65,7 @@ Result<Mapping> KvSession::map_arena() const {
 Status KvSession::send(const ClientMessage& message, int descriptor) {
   std::string frame;
   TRY_STATUS(append_frame(message, frame));
-  SendQueue queue;
+  sockets::SendQueue queue;
   queue.push(frame, descriptor);
   while (true) {
     TRY(const bool sent, queue.flush(socket_.get()));
@@ -86,7 +86,8 @@ Result<std::optional<DaemonMessage>> KvSession::receive(Duration timeout) {
       return message;
     }
     constexpr std::size_t kRoom = 1 << 16;
-    TRY(const auto got, kv::receive(socket_.get(), frames_.reserve(kRoom), kRoom, descriptors_));
+    TRY(const auto got,
+        sockets::receive(socket_.get(), frames_.reserve(kRoom), kRoom, descriptors_));
     if (got) frames_.commit(*got);
     if (got && *got == 0) return fail(ErrorCode::kUnavailable, "the KV daemon is gone");
     if (got) continue;

@@ -18,7 +18,7 @@
 #include "base/units.h"
 #include "io/kv/arena.h"
 #include "io/kv/kv_codec.h"
-#include "io/kv/kv_socket.h"
+#include "io/sockets/unix_socket.h"
 
 namespace penstock::kv {
 
@@ -47,7 +47,7 @@ class KvSession {
   Status wait_for(short events, Duration timeout);
 
   Descriptor socket_;
-  WakeEvent wake_;
+  sockets::WakeEvent wake_;
   std::atomic<bool> stopped_{false};
   FrameBuffer frames_;
   std::vector<Descriptor> descriptors_;  // the arena's

@@ -15,10 +15,10 @@ namespace penstock::kv {
 
 using peer::Op;
 
-Result<std::unique_ptr<PeerLink>> PeerLink::start(const TcpAddress& address, std::string name,
-                                                  peer::PeerProofs& proofs, bool subscribes,
-                                                  Instant now) {
-  TRY(Descriptor socket, start_connecting(address));
+Result<std::unique_ptr<PeerLink>> PeerLink::start(const sockets::TcpAddress& address,
+                                                  std::string name, peer::PeerProofs& proofs,
+                                                  bool subscribes, Instant now) {
+  TRY(Descriptor socket, sockets::start_connecting(address));
   std::unique_ptr<PeerLink> link(new PeerLink(std::move(socket), address.text, proofs, subscribes));
   link->heard_ = now;
   link->say(Op::kHello, 0, peer::hello_body({link->nonce_, std::move(name)}));
@@ -67,7 +67,7 @@ std::vector<TierRead> PeerLink::give_up() {
 
 Status PeerLink::step(Instant now, News& news) {
   if (state_ == State::kConnecting) {
-    if (const Status status = connected(socket_.get()); !status)
+    if (const Status status = sockets::connected(socket_.get()); !status)
       return broken(status.error().message);
     // Not writable yet: the first send says so.
   }

@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "io/kv/kv_socket.h"
 #include "io/kv/peer_wire.h"
-#include "io/kv/tcp.h"
+#include "io/sockets/tcp_socket.h"
+#include "io/sockets/unix_socket.h"
 #include "port/block_tier.h"
 
 namespace penstock::kv {
@@ -40,9 +40,9 @@ class PeerLink {
   };
 
   // `proofs` outlives the link. One that subscribes is told what the peer holds.
-  static Result<std::unique_ptr<PeerLink>> start(const TcpAddress& address, std::string name,
-                                                 peer::PeerProofs& proofs, bool subscribes,
-                                                 Instant now);
+  static Result<std::unique_ptr<PeerLink>> start(const sockets::TcpAddress& address,
+                                                 std::string name, peer::PeerProofs& proofs,
+                                                 bool subscribes, Instant now);
 
   int fd() const { return socket_.get(); }
   bool open() const { return state_ == State::kOpen; }

@@ -113,8 +113,8 @@ struct PeerServer::State {
 };
 
 Result<std::unique_ptr<PeerServer>> PeerServer::listen(PeerServerOptions options) {
-  TRY(const TcpAddress address, resolve(options.listen));
-  TRY(Descriptor listener, listen_on(address));
+  TRY(const sockets::TcpAddress address, sockets::resolve(options.listen));
+  TRY(Descriptor listener, sockets::listen_on(address));
   return std::unique_ptr<PeerServer>(
       new PeerServer(std::make_unique<State>(std::move(options), std::move(listener))));
 }
@@ -129,7 +129,7 @@ void PeerServer::attach(service::KvDaemon& daemon, const service::KvDaemonOption
 }
 
 std::uint16_t PeerServer::port() const {
-  return port_of(state_->listener);
+  return sockets::port_of(state_->listener);
 }
 
 bool PeerServer::has_work() const {
@@ -189,7 +189,7 @@ void PeerServer::State::accept(TierNow now) {
       log("a KV peer is turned away: too many connections");
       continue;
     }
-    no_delay(socket.get());
+    sockets::no_delay(socket.get());
     const std::uint64_t id = next_session++;
     watch(EPOLL_CTL_ADD, socket.get(), id, EPOLLIN | EPOLLRDHUP);
     Connection& c = connections[id];

@@ -25,7 +25,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "io/kv/tcp.h"
+#include "io/sockets/tcp_socket.h"
 #include "service/kvd/kv_daemon.h"
 
 namespace penstock::kv {

@@ -141,15 +141,15 @@ class Proxy {
   using Tamper = std::function<bool(std::span<char> data, std::size_t at)>;
 
   Proxy(const std::string& target, Tamper tamper)
-      : target_(*resolve(target)),
-        listener_(*listen_on(*resolve("127.0.0.1:0"))),
+      : target_(*sockets::resolve(target)),
+        listener_(*sockets::listen_on(*sockets::resolve("127.0.0.1:0"))),
         tamper_(std::move(tamper)),
         thread_([this] { run(); }) {}
   ~Proxy() {
     stop_.wake();
     thread_.join();
   }
-  std::string address() const { return at_port(port_of(listener_)); }
+  std::string address() const { return at_port(sockets::port_of(listener_)); }
   std::atomic<bool> held = false;  // nothing passes
   std::atomic<std::size_t> passed = 0;
 
@@ -201,7 +201,7 @@ class Proxy {
       std::erase_if(pairs_, [](const Pair& pair) { return pair.ended; });
       if ((fds[1].revents & POLLIN) != 0) {
         Descriptor client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        auto server = start_connecting(target_);
+        auto server = sockets::start_connecting(target_);
         if (client.get() >= 0 && server) {
           pollfd ready{server->get(), POLLOUT, 0};
           ::poll(&ready, 1, 1000);
@@ -211,10 +211,10 @@ class Proxy {
     }
   }
 
-  TcpAddress target_;
+  sockets::TcpAddress target_;
   Descriptor listener_;
   Tamper tamper_;
-  WakeEvent stop_;
+  sockets::WakeEvent stop_;
   std::vector<Pair> pairs_;
   std::thread thread_;
 };
@@ -376,7 +376,7 @@ TEST_CASE("another secret is refused on either side, and nothing is told") {
   CHECK(asker.tier->ready() == 0);
 
   // A client that does not look at the server's proof and makes its own up.
-  Descriptor socket = *start_connecting(*resolve(host.address()));
+  Descriptor socket = *sockets::start_connecting(*sockets::resolve(host.address()));
   pollfd ready{socket.get(), POLLOUT, 0};
   ::poll(&ready, 1, 10'000);
   const auto say = [&](peer::Header header, std::string_view body) {

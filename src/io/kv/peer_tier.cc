@@ -33,9 +33,9 @@ void add(int epoll, int fd, std::uint64_t name) {
 Result<std::unique_ptr<PeerTier>> PeerTier::open(PeerTierOptions options, TierNow now) {
   if (options.connections < 1 || options.connections > kLinksMax)
     return fail(ErrorCode::kInvalidArgument, "1 to 64 connections to a KV peer are possible");
-  std::vector<TcpAddress> addresses;
+  std::vector<sockets::TcpAddress> addresses;
   for (const std::string& peer : options.peers) {
-    TRY(TcpAddress address, resolve(peer));
+    TRY(sockets::TcpAddress address, sockets::resolve(peer));
     addresses.push_back(std::move(address));
   }
   std::unique_ptr<PeerTier> tier(new PeerTier(std::move(options), std::move(addresses)));
@@ -44,7 +44,7 @@ Result<std::unique_ptr<PeerTier>> PeerTier::open(PeerTierOptions options, TierNo
   return tier;
 }
 
-PeerTier::PeerTier(PeerTierOptions options, std::vector<TcpAddress> addresses)
+PeerTier::PeerTier(PeerTierOptions options, std::vector<sockets::TcpAddress> addresses)
     : options_(std::move(options)),
       proofs_(options_.secret),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
@@ -52,7 +52,7 @@ PeerTier::PeerTier(PeerTierOptions options, std::vector<TcpAddress> addresses)
   ENSURE(epoll_.get() >= 0 && timer_.get() >= 0);
   add(epoll_.get(), timer_.get(), kTimer);
   add(epoll_.get(), wake_.fd(), kWake);
-  for (TcpAddress& address : addresses) {
+  for (sockets::TcpAddress& address : addresses) {
     Peer& peer = peers_.emplace_back();
     peer.number = peers_.size() - 1;
     peer.address = std::move(address);

@@ -84,7 +84,7 @@ class PeerTier final : public BlockTier {
   };
   struct Peer {
     std::size_t number = 0;  // its place in peers_
-    TcpAddress address;
+    sockets::TcpAddress address;
     std::vector<Connection> connections;
     std::unordered_map<BlockName, std::uint32_t> blocks;  // name, bytes
     std::deque<TierRead> waiting;                         // for bytes under way to end
@@ -96,7 +96,7 @@ class PeerTier final : public BlockTier {
     std::uint64_t under_way() const;
   };
 
-  PeerTier(PeerTierOptions options, std::vector<TcpAddress> addresses);
+  PeerTier(PeerTierOptions options, std::vector<sockets::TcpAddress> addresses);
 
   Peer* best_for(const BlockName& name);
   void connect(Peer& peer, std::size_t number, Instant now);
@@ -116,7 +116,7 @@ class PeerTier final : public BlockTier {
   peer::PeerProofs proofs_;
   Descriptor epoll_;
   Descriptor timer_;
-  WakeEvent wake_;  // there is something for the next poll()
+  sockets::WakeEvent wake_;  // there is something for the next poll()
   std::deque<Peer> peers_;
   std::vector<PeerLink::Arrival> ended_;
   TierStats stats_;

@@ -1,4 +1,4 @@
-// TCP sockets of the KV daemons of different hosts: non-blocking, without Nagle's delay.
+// TCP sockets between hosts: non-blocking, without Nagle's delay.
 //
 // Addresses are HOST:PORT, IPv6 in brackets. Names are looked up in resolve(), which blocks; the
 // rest does not. Errors: kInvalidArgument (address), kConflict (port in use), kIo.
@@ -12,9 +12,9 @@
 #include <string>
 
 #include "base/result.h"
-#include "io/kv/kv_socket.h"
+#include "io/files/descriptor.h"
 
-namespace penstock::kv {
+namespace penstock::sockets {
 
 struct TcpAddress {
   sockaddr_storage bytes{};
@@ -31,4 +31,4 @@ Result<Descriptor> start_connecting(const TcpAddress& address);
 Status connected(int socket);
 void no_delay(int socket);
 
-}  // namespace penstock::kv
+}  // namespace penstock::sockets

@@ -1,4 +1,4 @@
-#include "io/kv/hashed_copy.h"
+#include "base/hashed_copy.h"
 
 #define XXH_STATIC_LINKING_ONLY  // for the size of XXH3_state_t
 #include <xxhash.h>
@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace penstock::kv {
+namespace penstock {
 
 struct HashedCopy::State {
   alignas(64) std::array<std::byte, kChunkBytes> chunk;
@@ -55,15 +55,27 @@ HashedCopy::HashedCopy() : state_(std::make_unique<State>()) {}
 HashedCopy::~HashedCopy() = default;
 
 std::uint64_t HashedCopy::copy(std::byte* to, std::span<const std::byte> from) {
+  begin();
+  add(to, from);
+  return finish();
+}
+
+void HashedCopy::begin() {
   XXH3_64bits_reset(&state_->hash);
+}
+
+void HashedCopy::add(std::byte* to, std::span<const std::byte> from) {
   for (std::size_t at = 0; at < from.size(); at += kChunkBytes) {
     const std::size_t bytes = std::min(kChunkBytes, from.size() - at);
     std::memcpy(state_->chunk.data(), from.data() + at, bytes);
     XXH3_64bits_update(&state_->hash, state_->chunk.data(), bytes);
     write_past_caches(to + at, state_->chunk.data(), bytes);
   }
+}
+
+std::uint64_t HashedCopy::finish() {
   order_writes();
   return XXH3_64bits_digest(&state_->hash);
 }
 
-}  // namespace penstock::kv
+}  // namespace penstock

@@ -2,9 +2,11 @@
 //
 // Invariants: a descriptor arrives before or with the first byte it was sent with. Sockets are
 // non-blocking and close on exec. Limits: kDescriptorsMax a read; more are closed by the kernel.
-// Errors: kInvalidArgument (path), kConflict (somebody listens there), kIo.
-// Concurrency: one thread an object. Source: unix(7), cmsg(3); docs/protocol/kv.md.
+// Errors: kInvalidArgument (path), kConflict (somebody listens there), kOverloaded, kIo.
+// Concurrency: one thread an object. Source: unix(7), cmsg(3); docs/protocol/kv.md, handoff.md.
 #pragma once
+
+#include <sys/un.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -18,13 +20,15 @@
 #include "base/result.h"
 #include "io/files/descriptor.h"
 
-namespace penstock::kv {
+namespace penstock::sockets {
 
 inline constexpr std::size_t kDescriptorsMax = 4;
 
 // Listens at `path`, for the owner only; a stale socket there is replaced.
 Result<Descriptor> listen_at(const std::string& path);
+// Connects at once; kOverloaded when more wait to be accepted there than the listener lets wait.
 Result<Descriptor> connect_to(const std::string& path);
+Result<sockaddr_un> unix_address(const std::string& path);
 
 // Receives what is there, at most `room` bytes. nullopt: nothing now; 0: the peer has ended.
 Result<std::optional<std::size_t>> receive(int socket, char* to, std::size_t room,
@@ -65,4 +69,4 @@ class SendQueue {
   std::uint64_t sent_ = 0;
 };
 
-}  // namespace penstock::kv
+}  // namespace penstock::sockets

@@ -1,4 +1,4 @@
-#include "io/kv/kv_socket.h"
+#include "io/sockets/unix_socket.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -15,7 +15,7 @@
 
 #include "base/check.h"
 
-namespace penstock::kv {
+namespace penstock::sockets {
 namespace {
 
 constexpr int kBacklog = 128;
@@ -25,7 +25,9 @@ std::unexpected<Error> system_error(std::string_view what, std::string_view wher
   return fail(ErrorCode::kIo, fmt::format("{} {}: {}", what, where, std::strerror(errno)));
 }
 
-Result<sockaddr_un> address_of(const std::string& path) {
+}  // namespace
+
+Result<sockaddr_un> unix_address(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
@@ -36,6 +38,8 @@ Result<sockaddr_un> address_of(const std::string& path) {
   std::memcpy(address.sun_path, path.data(), path.size());
   return address;
 }
+
+namespace {
 
 Descriptor new_socket() {
   return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -48,10 +52,10 @@ bool would_block() {
 }  // namespace
 
 Result<Descriptor> listen_at(const std::string& path) {
-  TRY(const sockaddr_un at, address_of(path));
+  TRY(const sockaddr_un at, unix_address(path));
   if (connect_to(path)) {
     return fail(ErrorCode::kConflict,
-                fmt::format("another KV daemon listens on {}; stop it or use another path", path));
+                fmt::format("another process listens on {}; stop it or use another path", path));
   }
   struct stat there{};
   if (::lstat(path.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) ::unlink(path.c_str());
@@ -65,9 +69,11 @@ Result<Descriptor> listen_at(const std::string& path) {
 }
 
 Result<Descriptor> connect_to(const std::string& path) {
-  TRY(const sockaddr_un to, address_of(path));
+  TRY(const sockaddr_un to, unix_address(path));
   Descriptor fd = new_socket();
   if (fd.get() < 0 || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
+    if (would_block())
+      return fail(ErrorCode::kOverloaded, fmt::format("too many connect to {} now", path));
     return system_error("cannot connect to", path);
   }
   return fd;
@@ -162,4 +168,4 @@ void SendQueue::clear() {
   bytes_ = 0;
 }
 
-}  // namespace penstock::kv
+}  // namespace penstock::sockets

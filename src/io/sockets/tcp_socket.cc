@@ -1,4 +1,4 @@
-#include "io/kv/tcp.h"
+#include "io/sockets/tcp_socket.h"
 
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-namespace penstock::kv {
+namespace penstock::sockets {
 namespace {
 
 constexpr int kBacklog = 128;
@@ -59,8 +59,7 @@ Result<Descriptor> listen_on(const TcpAddress& address) {
       ::bind(fd.get(), raw(address.bytes), address.size) != 0 ||
       ::listen(fd.get(), kBacklog) != 0) {
     return fail(errno == EADDRINUSE ? ErrorCode::kConflict : ErrorCode::kIo,
-                fmt::format("cannot listen for other KV daemons on {}: {}", address.text,
-                            std::strerror(errno)));
+                fmt::format("cannot listen on {}: {}", address.text, std::strerror(errno)));
   }
   return fd;
 }
@@ -78,8 +77,8 @@ Result<Descriptor> start_connecting(const TcpAddress& address) {
   Descriptor fd = new_socket(address);
   if (fd.get() < 0 ||
       (::connect(fd.get(), raw(address.bytes), address.size) != 0 && errno != EINPROGRESS)) {
-    return fail(ErrorCode::kIo, fmt::format("cannot connect to the KV daemon at {}: {}",
-                                            address.text, std::strerror(errno)));
+    return fail(ErrorCode::kIo,
+                fmt::format("cannot connect to {}: {}", address.text, std::strerror(errno)));
   }
   no_delay(fd.get());
   return fd;
@@ -98,4 +97,4 @@ void no_delay(int socket) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-}  // namespace penstock::kv
+}  // namespace penstock::sockets

@@ -17,7 +17,7 @@
 #include <memory>
 #include <span>
 
-namespace penstock::kv {
+namespace penstock {
 
 class HashedCopy {
  public:
@@ -30,10 +30,15 @@ class HashedCopy {
   // any later write of this one.
   std::uint64_t copy(std::byte* to, std::span<const std::byte> from);
 
+  // The same in pieces: begin(), add() any number of times, finish() for the checksum of them all.
+  void begin();
+  void add(std::byte* to, std::span<const std::byte> from);
+  std::uint64_t finish();
+
  private:
   static constexpr std::size_t kChunkBytes = 4096;
   struct State;
   std::unique_ptr<State> state_;
 };
 
-}  // namespace penstock::kv
+}  // namespace penstock
