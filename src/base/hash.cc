@@ -1,10 +1,10 @@
 #include "base/hash.h"
 
 #include <openssl/evp.h>
-#include <xxhash.h>
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/xxh3.h"
 
 namespace penstock {
 
@@ -67,11 +67,11 @@ Hash128 KeyedHasher::hash(std::string_view bytes) {
 }
 
 std::uint64_t checksum64(std::span<const std::byte> bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
+  return xxh3().hash(bytes.data(), bytes.size());
 }
 
 std::uint64_t checksum64(std::string_view bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
+  return xxh3().hash(bytes.data(), bytes.size());
 }
 
 }  // namespace penstock
