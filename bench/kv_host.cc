@@ -77,6 +77,7 @@ class IndexOnly final : public BlockTier {
     }
   }
   bool contains(const BlockName& name) const override { return index_.find(name) != nullptr; }
+  void prefetch(const BlockName& name) const override { index_.prefetch(name); }
   std::optional<std::uint32_t> size_of(const BlockName&) const override { return std::nullopt; }
   void read(TierRead read) override { read.done(MissReason::kTierOff, {}); }
   void write(TierWrite write) override { write.done(MissReason::kNotAdmitted); }

@@ -137,15 +137,20 @@ Result<std::vector<Figure>> kv_match_figures(const Options& options) {
   ChainCache cache(std::size_t{1} << 30);
   for (const auto& prompt : prompts)
     cache.chain(hasher, root, kBlockTokens, std::span(prompt).first(kPromptTokens - 2000));
+  // As the gateway does: what is hashed is looked up later, its lines come meanwhile.
+  const KeysTold prefetch = [&](std::span<const BlockKey> keys) { index.prefetch(keys); };
   for (std::size_t round = 0; round < rounds; ++round) {
     for (const auto& prompt : prompts) {
       const double start = cpu_seconds();
-      const auto keys = hasher.chain(root, kBlockTokens, prompt);
-      const double middle = cpu_seconds();
+      const auto keys = hasher.chain(root, kBlockTokens, prompt, {}, prefetch);
       const auto match = index.match(keys);
       all_in.all.push_back(cpu_seconds() - start);
+      // Alone: the chain of another prompt, whose lines have left the caches.
+      const auto& other = chains[(&prompt - prompts.data() + kPrompts / 2) % kPrompts];
+      const double middle = cpu_seconds();
+      const bool is_whole = index.match(other).anywhere == other.size();
       matching.all.push_back(cpu_seconds() - middle);
-      if (match.anywhere != keys.size() || match.hosts.size() != 2)
+      if (!is_whole || match.anywhere != keys.size() || match.hosts.size() != 2)
         return std::unexpected(no_hit());
     }
   }

@@ -88,6 +88,8 @@ class BlockTier {
  public:
   virtual ~BlockTier() = default;
   virtual bool contains(const BlockName& name) const = 0;
+  // Begins to fetch from memory what contains() and size_of() of this name will look at.
+  virtual void prefetch(const BlockName& /*name*/) const {}
   // Bytes of its payload; nullopt when it is not there.
   virtual std::optional<std::uint32_t> size_of(const BlockName& name) const = 0;
   virtual void read(TierRead read) = 0;

@@ -69,7 +69,7 @@ ChainCache::Runs::iterator ChainCache::find(const Walk& walk, const BlockKey& pa
 
 std::vector<BlockKey> ChainCache::chain(KeyChain& hasher, const BlockKey& root,
                                         std::uint32_t block_tokens, std::span<const TokenId> tokens,
-                                        std::span<const KvMedia> media) {
+                                        std::span<const KvMedia> media, const KeysTold& told) {
   ENSURE(block_tokens > 0 && std::ranges::is_sorted(media, {}, &KvMedia::token_offset));
   Walk walk{root, block_tokens, tokens.first(tokens.size() / block_tokens * block_tokens), media};
   walk.keys.reserve(walk.blocks());
@@ -90,6 +90,7 @@ std::vector<BlockKey> ChainCache::chain(KeyChain& hasher, const BlockKey& root,
       walk.keys.push_back(hasher.next(walk.parent_of(at), walk.tokens_of(at, at + 1),
                                       walk.media_of(at, at + 1), at * block_tokens));
       ++hashed_;
+      if (told && (at + 1 - new_from) % kKeysTold == 0) told(std::span(walk.keys).last(kKeysTold));
     }
   }
   keep(walk, used, new_from, walk.keys.size());

@@ -32,7 +32,8 @@ class ChainCache {
 
   // Keys of the whole blocks of a prompt; `media` ascends by offset.
   std::vector<BlockKey> chain(KeyChain& hasher, const BlockKey& root, std::uint32_t block_tokens,
-                              std::span<const TokenId> tokens, std::span<const KvMedia> media = {});
+                              std::span<const TokenId> tokens, std::span<const KvMedia> media = {},
+                              const KeysTold& told = {});
 
   std::size_t bytes() const { return bytes_; }
   std::uint64_t known_blocks() const { return known_; }    // keys taken from the cache

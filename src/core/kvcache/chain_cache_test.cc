@@ -97,6 +97,29 @@ TEST_CASE(
   CHECK(cache.bytes() < blocks * 272 + 151 * 300);
 }
 
+TEST_CASE("new keys are told in batches while the chain goes on, those known are not") {
+  KeyChain hasher(kSecret);
+  const BlockKey root = *hasher.root(kFields);
+  Rng rng(3);
+  const auto tokens = random_tokens(rng, 4 * (5 * kKeysTold + 7));
+  std::vector<BlockKey> told;
+  const KeysTold tell = [&](std::span<const BlockKey> keys) {
+    CHECK(keys.size() == kKeysTold);
+    told.insert(told.end(), keys.begin(), keys.end());
+  };
+  const auto all = hasher.chain(root, 4, tokens, {}, tell);
+  CHECK(told == std::vector(all.begin(), all.begin() + 5 * kKeysTold));
+  ChainCache cache(std::size_t{1} << 20);
+  told.clear();
+  CHECK(
+      cache.chain(hasher, root, 4, std::span(tokens).first(4 * (kKeysTold + 3)), {}, tell).size() ==
+      kKeysTold + 3);
+  CHECK(told == std::vector(all.begin(), all.begin() + kKeysTold));
+  told.clear();
+  CHECK(cache.chain(hasher, root, 4, tokens, {}, tell) == all);
+  CHECK(told == std::vector(all.begin() + kKeysTold + 3, all.begin() + 5 * kKeysTold + 3));
+}
+
 TEST_CASE("what was used longest ago goes first, and an end before its beginning") {
   KeyChain hasher(kSecret);
   const BlockKey root = *hasher.root(kFields);

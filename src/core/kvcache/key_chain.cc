@@ -108,7 +108,7 @@ BlockKey KeyChain::next(const BlockKey& parent, std::span<const TokenId> tokens,
 
 std::vector<BlockKey> KeyChain::chain(const BlockKey& root, std::uint32_t block_tokens,
                                       std::span<const TokenId> tokens,
-                                      std::span<const KvMedia> media) {
+                                      std::span<const KvMedia> media, const KeysTold& told) {
   ENSURE(block_tokens > 0 && std::ranges::is_sorted(media, {}, &KvMedia::token_offset));
   std::vector<BlockKey> keys;
   keys.reserve(tokens.size() / block_tokens);
@@ -117,6 +117,7 @@ std::vector<BlockKey> KeyChain::chain(const BlockKey& root, std::uint32_t block_
     keys.push_back(next(*parent, tokens.subspan(start, block_tokens),
                         media_between(media, start, start + block_tokens), start));
     parent = &keys.back();
+    if (told && keys.size() % kKeysTold == 0) told(std::span(keys).last(kKeysTold));
   }
   return keys;
 }

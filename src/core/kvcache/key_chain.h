@@ -20,7 +20,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,6 +57,11 @@ struct KvMedia {
 std::span<const KvMedia> media_between(std::span<const KvMedia> media, std::uint64_t from,
                                        std::uint64_t to);
 
+// Is told keys while the next ones are hashed, some blocks at a time: what will be looked up for
+// them can be fetched from memory meanwhile. The last ones are not told.
+using KeysTold = std::function<void(std::span<const BlockKey>)>;
+inline constexpr std::size_t kKeysTold = 64;  // blocks at a time
+
 class KeyChain {
  public:
   explicit KeyChain(std::span<const std::uint8_t, 32> secret) : hasher_(secret) {}
@@ -70,7 +77,8 @@ class KeyChain {
 
   // Keys of the whole blocks of a prompt; `media` ascends by offset.
   std::vector<BlockKey> chain(const BlockKey& root, std::uint32_t block_tokens,
-                              std::span<const TokenId> tokens, std::span<const KvMedia> media = {});
+                              std::span<const TokenId> tokens, std::span<const KvMedia> media = {},
+                              const KeysTold& told = {});
 
   // Hash of a fixed text: two processes with different secrets find out at their hello.
   BlockKey key_check();

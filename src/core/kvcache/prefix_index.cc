@@ -259,6 +259,11 @@ void PrefixIndex::prefetch(std::uint64_t tag) const {
   __builtin_prefetch(line + 64);
 }
 
+void PrefixIndex::prefetch(std::span<const BlockKey> keys) const {
+  for (const BlockKey& key : keys)
+    prefetch(tag_of(key));
+}
+
 PrefixIndex::Entry* PrefixIndex::find_or_insert(std::uint64_t tag) {
   if (const Entry* found = find(tag)) return const_cast<Entry*>(found);
   if (blocks_ >= blocks_max_) {

@@ -82,6 +82,7 @@ class DiskTier final : public BlockTier {
   DiskTier& operator=(const DiskTier&) = delete;
 
   bool contains(const BlockName& name) const override;
+  void prefetch(const BlockName& name) const override { log_.prefetch(name); }
   std::optional<std::uint32_t> size_of(const BlockName& name) const override;
   void read(TierRead read) override;
   void write(TierWrite write) override;

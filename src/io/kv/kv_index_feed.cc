@@ -123,6 +123,12 @@ kvcache::KvMatch KvIndexFeed::match(std::span<const BlockKey> keys) const {
   return index_.match(keys);
 }
 
+void KvIndexFeed::prefetch(std::span<const BlockKey> keys) const {
+  // Not waited for: an event being applied is worth more than the hint.
+  const std::shared_lock lock(mutex_, std::try_to_lock);
+  if (lock) index_.prefetch(keys);
+}
+
 std::size_t KvIndexFeed::blocks() const {
   const std::shared_lock lock(mutex_);
   return index_.blocks();
@@ -142,7 +148,8 @@ KvIndexMatch ShardKvIndex::match(const KvIdentity& identity, const CacheHints& h
                                   .scope = hints.scope,
                                   .block_tokens = identity.block_tokens});
   if (!root) return best;
-  const auto keys = chains_.chain(hasher_, *root, identity.block_tokens, prompt);
+  const auto keys = chains_.chain(hasher_, *root, identity.block_tokens, prompt, {},
+                                  [&](std::span<const BlockKey> fresh) { feed_.prefetch(fresh); });
   const auto layers =
       identity.window_tokens > 0 ? kvcache::WindowLayers::kSome : kvcache::WindowLayers::kNone;
   const std::uint32_t most =

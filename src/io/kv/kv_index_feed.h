@@ -44,6 +44,7 @@ class KvIndexFeed {
   KvIndexFeed& operator=(const KvIndexFeed&) = delete;
 
   kvcache::KvMatch match(std::span<const BlockKey> keys) const;
+  void prefetch(std::span<const BlockKey> keys) const;  // for a match() soon
   std::uint32_t connected() const { return connected_.load(); }
   std::size_t blocks() const;
   // The newest answer to "stat" of the first daemon, asked every second; empty without one.

@@ -46,6 +46,11 @@ class Holdings {
 
   std::optional<HostBlock> find_sealed(const BlockName& name) const;
   bool on_disk(const BlockName& name) const { return disk_ != nullptr && disk_->contains(name); }
+  // Begins to fetch from memory what below() will look at: some names ahead it hides its latency.
+  static constexpr std::size_t kPrefetchAhead = 12;
+  void prefetch(const BlockName& name) const {
+    if (disk_ != nullptr) disk_->prefetch(name);
+  }
   // The fastest tier below memory that has it: the disk, or another host.
   std::optional<KvTier> below(const BlockName& name) const {
     if (on_disk(name)) return KvTier::kDisk;

@@ -378,7 +378,10 @@ void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Lookup request,
     return dismiss(id, session, "more names in one lookup than this KV daemon allows");
   kv::LookupAnswer answer{request.number, {}};
   answer.tiers.reserve(request.names.size());
-  for (const BlockName& name : request.names) {
+  for (std::size_t i = 0; i < request.names.size(); ++i) {
+    if (i + Holdings::kPrefetchAhead < request.names.size())
+      holdings.prefetch(request.names[i + Holdings::kPrefetchAhead]);
+    const BlockName& name = request.names[i];
     unsigned tiers = holdings.find_sealed(name) ? 1U << static_cast<unsigned>(KvTier::kHost) : 0U;
     if (const auto below = holdings.below(name)) tiers |= 1U << static_cast<unsigned>(*below);
     answer.tiers.push_back(static_cast<std::uint8_t>(tiers));

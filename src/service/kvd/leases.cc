@@ -30,7 +30,10 @@ void Leases::acquire(kv::SessionId session, kv::Acquire request, std::uint32_t b
   lease.began = now.now;
   lease.deadline = now.now + std::clamp(lease.request.budget, Duration{}, kBudgetMax);
   deadlines_.emplace(lease.deadline, key);
-  for (std::size_t depth = 0; depth < lease.request.keys.size(); ++depth) {
+  const std::vector<BlockKey>& keys = lease.request.keys;
+  for (std::size_t depth = 0; depth < keys.size(); ++depth) {
+    if (depth + Holdings::kPrefetchAhead < keys.size())
+      holdings_.prefetch({keys[depth + Holdings::kPrefetchAhead], KvGroup::kHistory});
     const Part part = look(key, info_of(lease, depth, KvGroup::kHistory), depth);
     if (part.have == Have::kGone) {
       lease.missing = holdings_.why_missing({lease.request.keys[depth], KvGroup::kHistory});
