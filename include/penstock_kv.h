@@ -5,20 +5,27 @@
  * finished blocks away. The daemon (`penstock kvd`) owns host memory and disk; this library maps
  * its arena read-only and never waits for it longer than the caller allows.
  *
- *   pkv_connect                      once; works without a daemon (everything is a miss) and finds
- * it later pkv_register_pool, pkv_register_root     once for each pool, and for each model and
- * isolation scope pkv_chain                        tokens -> keys; remembers chains, so a next turn
- * hashes only what is new pkv_acquire ... pkv_progress     starts the fetch; never blocks; progress
- * is polled, or `wake` is called pkv_load, pkv_wait_layer         copies the granted blocks into
- * the pool, layer after layer, and verifies pkv_release                      always, also after
- * failures; no copy goes on after it returns pkv_store                        offers finished
- * blocks; `done` says when the pool's memory is free again
+ * - pkv_connect: once; works without a daemon (everything is a miss) and finds it later
+ * - pkv_register_pool, pkv_register_root: once for each pool, and for each model and scope
+ * - pkv_chain: tokens to keys; remembers chains, so a next turn hashes only what is new
+ * - pkv_acquire, pkv_progress: starts the fetch and never blocks; poll, or get `wake` called
+ * - pkv_load, pkv_wait_layer: granted blocks into the pool, layer after layer, verified
+ * - pkv_release: always, also after failures; no copy goes on after it returns
+ * - pkv_store: offers finished blocks; `done` says when the pool's memory is free again
  *
  * Everything is a hit whose bytes were verified, or a miss with a reason. No function aborts or
  * throws. Threads: any function from any thread, but one lease is one thread's at a time. Callbacks
  * come from a thread of the library and must not block or call back into it. Memory: the caller's,
- * unless said otherwise. Sizes are bytes. Structs begin with `size`: set it to sizeof, so that
- * later versions may add fields.
+ * unless said otherwise. Sizes are bytes.
+ *
+ * Structs begin with `size`: set it to sizeof. Later versions add fields at the end and never
+ * change or move one. PKV_..._SIZE_V1 is what every version needs of a struct. By `size`:
+ * - below that, or above 4096: refused (PKV_INVALID).
+ * - below the library's own: fields beyond it are not read and count as 0, which is always the
+ *   default; those of pkv_progress_info are not written.
+ * - above the library's own (an engine built for a later version): accepted while all bytes beyond
+ *   are 0, refused otherwise: it wants what this library does not know. Those of pkv_progress_info
+ *   become 0.
  */
 #ifndef PENSTOCK_KV_H
 #define PENSTOCK_KV_H
@@ -62,6 +69,7 @@ typedef struct pkv_options {
   void (*log)(void* context, int level, const char* text); /* may be null */
   void* log_context;
 } pkv_options;
+#define PKV_OPTIONS_SIZE_V1 offsetof(pkv_options, log)
 
 /* Connects in the background and again whenever the daemon comes back. PKV_IO: the secret can't be
  * read. */
@@ -85,6 +93,7 @@ typedef struct pkv_layout {
   const uint8_t* is_window;    /* [layers] 1: a sliding-window layer; null: none is */
   uint32_t window_tokens;      /* multiple of block_tokens; 0 without window layers */
 } pkv_layout;
+#define PKV_LAYOUT_SIZE_V1 offsetof(pkv_layout, is_window)
 
 /* `fd` is a memfd of at least `bytes` with F_SEAL_SHRINK (so that it can't shrink under the daemon,
  * which maps it read-only and copies finished blocks from it). It is duplicated. */
@@ -102,6 +111,7 @@ typedef struct pkv_root_fields {
   const char* lora;           /* id and version; empty for none */
   const char* scope;          /* isolation scope: "tenant:...", "user:...", "deployment" */
 } pkv_root_fields;
+#define PKV_ROOT_FIELDS_SIZE_V1 (offsetof(pkv_root_fields, scope) + sizeof(const char*))
 pkv_status pkv_register_root(pkv_client* client, uint32_t pool, const pkv_root_fields* fields,
                              uint32_t* root);
 
@@ -133,6 +143,7 @@ typedef struct pkv_request {
    * everything is loaded. */
   double prefill_base, prefill_token, prefill_pair;
 } pkv_request;
+#define PKV_REQUEST_SIZE_V1 offsetof(pkv_request, wake)
 
 /* Starts the fetch. Never blocks; without a daemon the lease is final at once, with no blocks. */
 pkv_status pkv_acquire(pkv_client* client, const pkv_request* request, pkv_lease** lease);
@@ -146,6 +157,7 @@ typedef struct pkv_progress_info {
   uint8_t missing;   /* with final: why the next block was not served */
   uint32_t host_blocks, disk_blocks, peer_blocks; /* where usable blocks came from */
 } pkv_progress_info;
+#define PKV_PROGRESS_INFO_SIZE_V1 offsetof(pkv_progress_info, host_blocks)
 pkv_status pkv_progress(pkv_lease* lease, pkv_progress_info* info);
 
 /* Copies blocks [0, count) into the pool: slice l of block i goes to pool memory `slices[i * layers
@@ -179,6 +191,7 @@ typedef struct pkv_store_request {
   void (*done)(void* context, uint32_t stored);
   void* done_context;
 } pkv_store_request;
+#define PKV_STORE_REQUEST_SIZE_V1 (offsetof(pkv_store_request, done_context) + sizeof(void*))
 /* Offers blocks. PKV_TIMEOUT: too much is in flight (backpressure); PKV_MISS: no daemon. Whenever
  * it is not PKV_OK, nothing was taken and `done` is not called. */
 pkv_status pkv_store(pkv_client* client, const pkv_store_request* request);

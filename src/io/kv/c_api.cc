@@ -1,10 +1,12 @@
 // include/penstock_kv.h over KvClient: checks arguments, turns errors into statuses.
 #include <penstock_kv.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -61,10 +63,36 @@ pkv_status guarded(Body body) noexcept {
   }
 }
 
-// Whether the caller's struct has every field of this version.
+// More than any version will have: the size was not set.
+constexpr std::size_t kStructBytesMax = 4096;
+
+// Whether the caller's struct is one of some version: not smaller than the first one's `v1` bytes.
 template <typename Struct>
-bool whole(const Struct* s) {
-  return s != nullptr && s->size >= sizeof(Struct);
+bool sized(const Struct* s, std::size_t v1) {
+  return s != nullptr && s->size >= v1 && s->size <= kStructBytesMax;
+}
+
+// The caller's struct as one of this version: fields that it does not have are 0. Nullopt when it
+// is too small, or asks for something that this version does not know.
+template <typename Struct>
+std::optional<Struct> taken(const Struct* s, std::size_t v1) {
+  if (!sized(s, v1)) return std::nullopt;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(s);
+  for (std::size_t at = sizeof(Struct); at < s->size; ++at)
+    if (bytes[at] != 0) return std::nullopt;
+  Struct out{};
+  std::memcpy(&out, bytes, std::min(s->size, sizeof(Struct)));
+  return out;
+}
+
+// Gives the caller as much of `value` as its struct has room for; what this version does not know
+// becomes 0.
+template <typename Struct>
+void give(const Struct& value, Struct* to) {
+  const std::size_t size = to->size;
+  auto* bytes = reinterpret_cast<unsigned char*>(to);
+  std::memcpy(bytes, &value, std::min(size, sizeof(Struct)));
+  if (size > sizeof(Struct)) std::memset(bytes + sizeof(Struct), 0, size - sizeof(Struct));
 }
 
 std::string text(const char* string) {
@@ -103,11 +131,12 @@ const char* pkv_reason_text(uint8_t reason) {
   return to_string(static_cast<MissReason>(reason)).data();
 }
 
-pkv_status pkv_connect(const pkv_options* options, pkv_client** client) {
+pkv_status pkv_connect(const pkv_options* given, pkv_client** client) {
   return guarded([&] {
     if (client == nullptr) return invalid("no place for the client");
     *client = nullptr;
-    if (!whole(options) || options->socket == nullptr || options->secret_file == nullptr) {
+    const auto options = taken(given, PKV_OPTIONS_SIZE_V1);
+    if (!options || options->socket == nullptr || options->secret_file == nullptr) {
       return invalid("options need their size, a socket and a secret_file");
     }
     auto secret = read_kv_secret(options->secret_file);
@@ -146,10 +175,11 @@ pkv_status pkv_wait_connected(const pkv_client* client, uint64_t timeout_us) {
   });
 }
 
-pkv_status pkv_register_pool(pkv_client* client, int fd, uint64_t bytes, const pkv_layout* layout,
+pkv_status pkv_register_pool(pkv_client* client, int fd, uint64_t bytes, const pkv_layout* given,
                              uint32_t* pool) {
   return guarded([&] {
-    if (client == nullptr || pool == nullptr || !whole(layout) || layout->slice_bytes == nullptr) {
+    const auto layout = taken(given, PKV_LAYOUT_SIZE_V1);
+    if (client == nullptr || pool == nullptr || !layout || layout->slice_bytes == nullptr) {
       return invalid("a pool needs a client, a layout with its size, and a place for its number");
     }
     kv::EngineLayout out;
@@ -165,10 +195,11 @@ pkv_status pkv_register_pool(pkv_client* client, int fd, uint64_t bytes, const p
   });
 }
 
-pkv_status pkv_register_root(pkv_client* client, uint32_t pool, const pkv_root_fields* fields,
+pkv_status pkv_register_root(pkv_client* client, uint32_t pool, const pkv_root_fields* given,
                              uint32_t* root) {
   return guarded([&] {
-    if (client == nullptr || root == nullptr || !whole(fields)) {
+    const auto fields = taken(given, PKV_ROOT_FIELDS_SIZE_V1);
+    if (client == nullptr || root == nullptr || !fields) {
       return invalid("a root needs a client, fields with their size, and a place for its number");
     }
     const auto number = client->client->register_root(
@@ -205,9 +236,10 @@ pkv_status pkv_chain(pkv_client* client, uint32_t root, const uint32_t* tokens, 
   });
 }
 
-pkv_status pkv_acquire(pkv_client* client, const pkv_request* request, pkv_lease** lease) {
+pkv_status pkv_acquire(pkv_client* client, const pkv_request* given, pkv_lease** lease) {
   return guarded([&] {
-    if (client == nullptr || lease == nullptr || !whole(request) ||
+    const auto request = taken(given, PKV_REQUEST_SIZE_V1);
+    if (client == nullptr || lease == nullptr || !request ||
         (request->keys == nullptr && request->key_count > 0)) {
       return invalid("a lease needs a client, a request with its size and keys, and a place");
     }
@@ -239,15 +271,14 @@ pkv_status pkv_acquire(pkv_client* client, const pkv_request* request, pkv_lease
 
 pkv_status pkv_progress(pkv_lease* lease, pkv_progress_info* info) {
   return guarded([&] {
-    if (lease == nullptr || !whole(info)) return invalid("progress needs a lease and its size");
+    if (lease == nullptr || !sized(info, PKV_PROGRESS_INFO_SIZE_V1)) {
+      return invalid("progress needs a lease and its size");
+    }
     const kv::KvProgress now = lease->client->progress(*lease->lease);
-    info->history_blocks = now.history_blocks;
-    info->usable_blocks = now.usable_blocks;
-    info->final = now.final ? 1 : 0;
-    info->missing = static_cast<uint8_t>(now.missing);
-    info->host_blocks = now.host_blocks;
-    info->disk_blocks = now.disk_blocks;
-    info->peer_blocks = now.peer_blocks;
+    give(
+        {info->size, now.history_blocks, now.usable_blocks, static_cast<uint8_t>(now.final ? 1 : 0),
+         static_cast<uint8_t>(now.missing), now.host_blocks, now.disk_blocks, now.peer_blocks},
+        info);
     return PKV_OK;
   });
 }
@@ -283,9 +314,10 @@ void pkv_release(pkv_lease* lease) {
   delete lease;
 }
 
-pkv_status pkv_store(pkv_client* client, const pkv_store_request* request) {
+pkv_status pkv_store(pkv_client* client, const pkv_store_request* given) {
   return guarded([&] {
-    if (client == nullptr || !whole(request) || request->keys == nullptr ||
+    const auto request = taken(given, PKV_STORE_REQUEST_SIZE_V1);
+    if (client == nullptr || !request || request->keys == nullptr ||
         request->slice_offsets == nullptr ||
         (request->window_depths == nullptr && request->window_count > 0)) {
       return invalid("a store needs a client, a request with its size, keys and places");

@@ -15,13 +15,13 @@
 
 #include <penstock_kv.h>
 
-#define CHECK(condition)                                                          \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
+#define CHECK(condition)                                                              \
+  do {                                                                                \
+    if (!(condition)) {                                                               \
       fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition, \
-              pkv_last_error());                                                  \
-      exit(1);                                                                    \
-    }                                                                             \
+              pkv_last_error());                                                      \
+      exit(1);                                                                        \
+    }                                                                                 \
   } while (0)
 
 enum { LAYERS = 3, BLOCKS = 8, BLOCK_TOKENS = 16, SLICE = 4096, POOL_BLOCKS = 2 * BLOCKS };
@@ -137,6 +137,64 @@ static void load_and_compare(pkv_client* client, uint32_t root, const pkv_key* k
   pkv_release(lease);
 }
 
+/* What engines of an earlier and of a later version pass: a struct that ends sooner, and one with
+ * more behind it. */
+static void check_sizes(pkv_client* client, uint32_t pool, const pkv_root_fields* fields,
+                        uint32_t root, const pkv_key* keys) {
+  struct {
+    pkv_root_fields known;
+    unsigned char later[16];
+  } wide;
+  memset(&wide, 0, sizeof wide);
+  wide.known = *fields;
+  wide.known.size = sizeof wide;
+  uint32_t again = 99;
+  CHECK(pkv_register_root(client, pool, &wide.known, &again) == PKV_OK);
+  wide.later[15] = 1; /* it wants something that we don't know */
+  CHECK(pkv_register_root(client, pool, &wide.known, &again) == PKV_INVALID);
+  wide.known.size = PKV_ROOT_FIELDS_SIZE_V1;
+  CHECK(pkv_register_root(client, pool, &wide.known, &again) == PKV_OK);
+  wide.known.size = PKV_ROOT_FIELDS_SIZE_V1 - 1;
+  CHECK(pkv_register_root(client, pool, &wide.known, &again) == PKV_INVALID);
+  wide.known.size = (size_t)1 << 40; /* never set */
+  CHECK(pkv_register_root(client, pool, &wide.known, &again) == PKV_INVALID);
+
+  pkv_request request;
+  memset(&request, 0x5A, sizeof request); /* beyond its size nothing is read */
+  memset(&request, 0, PKV_REQUEST_SIZE_V1);
+  request.size = PKV_REQUEST_SIZE_V1;
+  request.root = root;
+  request.keys = keys;
+  request.key_count = 1;
+  pkv_lease* lease = NULL;
+  CHECK(pkv_acquire(client, &request, &lease) == PKV_OK);
+  struct {
+    pkv_progress_info known;
+    unsigned char later[16];
+  } info;
+  memset(&info, 0x5A, sizeof info);
+  info.known.size = PKV_PROGRESS_INFO_SIZE_V1;
+  CHECK(pkv_progress(lease, &info.known) == PKV_OK);
+  CHECK(info.known.usable_blocks == 0 && info.known.final <= 1);
+  CHECK(info.known.host_blocks == 0x5A5A5A5A && info.known.peer_blocks == 0x5A5A5A5A);
+  info.known.size = sizeof info;
+  CHECK(pkv_progress(lease, &info.known) == PKV_OK);
+  CHECK(info.known.size == sizeof info && info.known.peer_blocks == 0 && info.later[15] == 0);
+  info.known.size = PKV_PROGRESS_INFO_SIZE_V1 - 1;
+  CHECK(pkv_progress(lease, &info.known) == PKV_INVALID);
+  pkv_release(lease);
+
+  pkv_store_request store_request;
+  memset(&store_request, 0, sizeof store_request);
+  store_request.size = PKV_STORE_REQUEST_SIZE_V1 - sizeof(void*);
+  store_request.keys = keys;
+  CHECK(pkv_store(client, &store_request) == PKV_INVALID);
+  pkv_layout layout;
+  memset(&layout, 0, sizeof layout);
+  layout.size = PKV_LAYOUT_SIZE_V1 - 1;
+  CHECK(pkv_register_pool(client, -1, 4096, &layout, &again) == PKV_INVALID);
+}
+
 int main(int argc, char** argv) {
   CHECK(argc == 2);
   CHECK(pkv_version() == PKV_VERSION);
@@ -157,6 +215,8 @@ int main(int argc, char** argv) {
   options.secret_file = secret_path;
   options.name = "c-test";
   CHECK(pkv_connect(&options, &client) == PKV_INVALID); /* no size */
+  options.size = PKV_OPTIONS_SIZE_V1 - 1;
+  CHECK(pkv_connect(&options, &client) == PKV_INVALID);
   options.size = sizeof options;
   CHECK(pkv_connect(&options, &client) == PKV_IO); /* no secret */
   CHECK(strstr(pkv_last_error(), secret_path) != NULL);
@@ -165,6 +225,8 @@ int main(int argc, char** argv) {
     dprintf(secret, "%02x", i);
   dprintf(secret, "\n");
   close(secret);
+  options.size = PKV_OPTIONS_SIZE_V1;
+  memset(&options.log, 0x5A, sizeof options - PKV_OPTIONS_SIZE_V1);
   CHECK(pkv_connect(&options, &client) == PKV_OK);
 
   const int fd = memfd_create("pool", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -177,7 +239,8 @@ int main(int argc, char** argv) {
   const uint32_t slice_bytes[LAYERS] = {SLICE, SLICE, SLICE};
   pkv_layout layout;
   memset(&layout, 0, sizeof layout);
-  layout.size = sizeof layout;
+  memset(&layout.is_window, 0x5A, sizeof layout - PKV_LAYOUT_SIZE_V1);
+  layout.size = PKV_LAYOUT_SIZE_V1;
   layout.block_tokens = BLOCK_TOKENS;
   layout.layers = LAYERS;
   layout.slice_bytes = slice_bytes;
@@ -199,9 +262,10 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; ++i)
     tokens[i] = (uint32_t)i;
   pkv_key keys[BLOCKS];
-  CHECK(pkv_chain(client, root, tokens, sizeof tokens / sizeof tokens[0], NULL, 0, keys) ==
-        PKV_OK);
+  CHECK(pkv_chain(client, root, tokens, sizeof tokens / sizeof tokens[0], NULL, 0, keys) == PKV_OK);
   CHECK(memcmp(&keys[0], &keys[1], sizeof keys[0]) != 0);
+
+  check_sizes(client, pool, &fields, root, keys);
 
   /* No daemon yet: everything is a miss, at once. */
   pkv_progress_info info;
