@@ -30,6 +30,7 @@
 #include "io/kv/client.h"
 #include "io/kv/kv_server.h"
 #include "io/kv/peer_tier.h"
+#include "io/kv/tier_clock.h"
 #include "io/sockets/tcp_socket.h"
 #include "kv.h"
 
@@ -48,11 +49,6 @@ constexpr double kSingleMicrosecondsMax = 70;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-TierNow tier_now() {
-  return {Instant(std::chrono::duration_cast<Duration>(Clock::now().time_since_epoch())),
-          UnixSeconds(0)};
 }
 
 std::array<std::uint8_t, 32> secret() {
@@ -265,7 +261,7 @@ class Asker {
                   },
                   block});
     }
-    tier_.poll(tier_now(), removals_);
+    tier_.poll(kv::tier_now(), removals_);
     while (left > 0)
       turn();
     return good ? Status() : fail(ErrorCode::kDataLoss, "a block did not arrive");
@@ -275,7 +271,7 @@ class Asker {
   void turn() {
     pollfd ready{tier_.event_fd(), POLLIN, 0};
     ::poll(&ready, 1, 1000);
-    tier_.poll(tier_now(), removals_);
+    tier_.poll(kv::tier_now(), removals_);
   }
   kv::PeerTier& tier_;
   std::span<std::byte> to_;
@@ -321,7 +317,7 @@ Result<std::vector<Figure>> kv_peer_figures(const Options& options) {
   tier_options.peers = {daemon.address()};
   tier_options.secret = secret();
   tier_options.name = "bench";
-  TRY(const auto tier, kv::PeerTier::open(std::move(tier_options), tier_now()));
+  TRY(const auto tier, kv::PeerTier::open(std::move(tier_options), kv::tier_now()));
   Asker asker(*tier, memory.bytes());
   const std::vector<BlockInfo> large = chain(kLarge);
   const std::vector<BlockInfo> small = chain(kSmall);

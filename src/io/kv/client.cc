@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "io/kv/client_state.h"
+#include "io/kv/tier_clock.h"
 
 namespace penstock::kv {
 namespace {
@@ -219,6 +220,12 @@ Result<KvLease*> KvClient::acquire(KvRequest request) {
   lease->pool = &s.pools[root.pool];
   lease->keys.assign(request.keys.begin(), request.keys.end());
   lease->wake = std::move(request.wake);
+  lease->asked = {request.request,
+                  root.key,
+                  tenant_number(request.tenant),
+                  static_cast<std::uint32_t>(request.keys.size()),
+                  {},
+                  tier_now().wall};
   const Duration budget = std::clamp(request.budget, Duration(0), kBudgetMax);
   lease->deadline = SteadyClock::now() + budget + kBudgetSlack;
   Acquire message{lease->id,
@@ -241,8 +248,7 @@ Result<KvLease*> KvClient::acquire(KvRequest request) {
     // The link's thread looks at deadlines as long as there are leases.
     if (s.leases.empty()) s.link_event.wake();
   } else {
-    lease->final = true;
-    lease->missing = MissReason::kNoDaemon;
+    s.went_without(*lease);
   }
   KvLease* out = lease.get();
   s.leases.emplace(out->id, std::move(lease));

@@ -154,8 +154,7 @@ void KvClient::State::drop(std::string_view why, std::vector<std::function<void(
   next_attempt = SteadyClock::now() + pause;
   for (const auto& [id, lease] : leases) {
     if (lease->final) continue;
-    lease->final = true;
-    lease->missing = MissReason::kNoDaemon;
+    went_without(*lease);
     if (auto wake = wake_of(*lease)) calls.push_back(std::move(wake));
   }
   for (auto& [number, store] : stores)
@@ -186,6 +185,7 @@ void KvClient::State::handle(Welcome welcome) {
       send_registration(pool);
     for (const ClientRoot& root : roots)
       send_registration(root);
+    send_missed();
     up = true;
     changed.notify_all();
   }
@@ -245,6 +245,23 @@ void KvClient::State::handle(LookupAnswer answer) {
   it->second->tiers = std::move(answer.tiers);
   lookups.erase(it);
   changed.notify_all();
+}
+
+// The lease has no daemon, or none any more.
+void KvClient::State::went_without(KvLease& lease) {
+  lease.final = true;
+  lease.missing = MissReason::kNoDaemon;
+  if (lease.asked.request.empty()) return;  // nobody can ask about it
+  MissedRequest& told = missed.emplace_back(std::move(lease.asked));
+  for (const PinnedBlock& block : lease.history)
+    told.served.push_back(block.from);
+  if (missed.size() > kMissedMax) missed.pop_front();
+}
+
+void KvClient::State::send_missed() {
+  if (missed.empty()) return;
+  const Missed message{{missed.begin(), missed.end()}};
+  if (send(message)) missed.clear();
 }
 
 // A daemon that hangs must not make an engine wait: past its budget a lease is what it is.

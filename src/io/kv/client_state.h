@@ -58,6 +58,7 @@ class KvLease {
   std::uint32_t usable_blocks(std::uint32_t limit) const;
 
   LeaseId id = 0;
+  MissedRequest asked;  // told to the next daemon when this one ends first
   const ClientPool* pool = nullptr;
   std::vector<BlockKey> keys;
   std::function<void()> wake;
@@ -89,6 +90,8 @@ struct KvClient::State {
   void handle(LookupAnswer answer);
   bool hangs();
   void expire_leases(std::vector<std::function<void()>>& calls);
+  void went_without(KvLease& lease);
+  void send_missed();
   bool fits(const KvLease& lease, const Granted& granted) const;
   // With the mutex held.
   Status send(const ClientMessage& message, int descriptor = -1);
@@ -145,6 +148,7 @@ struct KvClient::State {
   std::deque<ClientRoot> roots;
   LeaseId next_lease = 1;
   std::unordered_map<LeaseId, std::unique_ptr<KvLease>> leases;
+  std::deque<MissedRequest> missed;  // what the next daemon is told; at most kMissedMax
 
   struct PendingStore {
     std::uint64_t bytes = 0;

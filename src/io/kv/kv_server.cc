@@ -22,6 +22,7 @@
 #include "io/files/files.h"
 #include "io/kv/arena.h"
 #include "io/kv/kv_codec.h"
+#include "io/kv/tier_clock.h"
 #include "io/sockets/unix_socket.h"
 
 namespace penstock::kv {
@@ -140,10 +141,9 @@ struct KvServer::State {
   }
 
   TierNow now() {
-    const auto monotonic = std::chrono::steady_clock::now().time_since_epoch();
-    last = std::max(Instant(std::chrono::duration_cast<Duration>(monotonic)), last + Duration(1));
-    const auto wall = std::chrono::system_clock::now().time_since_epoch();
-    return {last, UnixSeconds(std::chrono::duration_cast<std::chrono::seconds>(wall).count())};
+    const TierNow clocks = tier_now();
+    last = std::max(clocks.now, last + Duration(1));
+    return {last, clocks.wall};
   }
 
   void log(std::string_view text) const {

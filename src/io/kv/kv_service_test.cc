@@ -9,6 +9,7 @@
 #include <atomic>
 
 #include "io/kv/kv_codec.h"
+#include "io/kv/kv_session.h"
 #include "io/kv/test_daemon.h"
 #include "io/sockets/unix_socket.h"
 
@@ -384,6 +385,48 @@ TEST_CASE("the daemon goes and comes back: misses, then hits") {
                                     "",
                                     "",
                                     {}}));
+}
+
+TEST_CASE("the next daemon can explain requests that went without one") {
+  TestDaemon daemon;
+  Engine engine(daemon, 32);
+  const auto keys = engine.keys(10, 1);
+  const auto ask = [&](const std::string& request) {
+    KvRequest wanted;
+    wanted.root = engine.root;
+    wanted.keys = keys;
+    wanted.request = request;
+    wanted.tenant = "acme";
+    KvLease* lease = *engine.client->acquire(wanted);
+    const KvProgress progress = engine.client->progress(*lease);
+    engine.client->release(lease);
+    return progress;
+  };
+  daemon.stop();
+  while (engine.client->connected()) {
+  }
+  // More than are kept: the oldest go.
+  for (std::size_t i = 0; i <= kMissedMax; ++i)
+    CHECK(ask("gone-" + std::to_string(i)).missing == MissReason::kNoDaemon);
+  ask("");
+  daemon.start();
+  REQUIRE(engine.client->wait_connected(kLong));
+  // It was told before anything that is asked now.
+  CHECK_FALSE(engine.client->match(keys, kLong)->empty());
+  const auto session = KvSession::connect(daemon.socket(), "tool", "test", {}, kLong);
+  REQUIRE(session);
+  const auto explain = [&](const std::string& request) {
+    return (*session)->admin("explain", R"({"request":")" + request + R"("})", kLong);
+  };
+  const auto last = explain("gone-" + std::to_string(kMissedMax));
+  REQUIRE(last);
+  CHECK(last->find(R"("runs":[{"first_block":0,"blocks":10,"missed":"no_daemon"}])") !=
+        std::string::npos);
+  CHECK(last->find(R"("scope":"tenant:a")") != std::string::npos);
+  CHECK(explain("gone-1"));
+  const auto oldest = explain("gone-0");
+  REQUIRE_FALSE(oldest);
+  CHECK(oldest.error().code == ErrorCode::kNotFound);
 }
 
 TEST_CASE("a killed process's pins are dropped") {

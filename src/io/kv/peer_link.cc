@@ -55,6 +55,11 @@ void PeerLink::ask(std::vector<TierRead> reads, Duration budget, Instant now) {
   }
 }
 
+void PeerLink::report(const BlockName& name) {
+  ENSURE(open());
+  say(Op::kDamaged, 0, peer::damaged_body(name));
+}
+
 std::vector<TierRead> PeerLink::give_up() {
   std::vector<TierRead> reads;
   if (payload_) reads.push_back(std::move(payload_->read));

@@ -53,6 +53,8 @@ class PeerLink {
 
   // Asks for the blocks, which are of one root. Precondition: open().
   void ask(std::vector<TierRead> reads, Duration budget, Instant now);
+  // Tells the peer that its copy of a block arrived damaged. Precondition: open().
+  void report(const BlockName& name);
   // Sends and receives what can be.
   Status step(Instant now, News& news);
   // What was asked and has not ended; the link must go.

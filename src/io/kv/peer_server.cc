@@ -262,6 +262,15 @@ Status PeerServer::State::take_frame(std::uint64_t id, Connection& c, const peer
     daemon->handle(SessionId(id), Subscribe{}, now);
     return {};
   }
+  if (c.state == kOpen && header.op == Op::kDamaged) {
+    TRY(const BlockName name, peer::decode_damaged(body));
+    log(fmt::format(
+        "KV peer {} says that a block of ours came with wrong bytes; the copy is looked "
+        "at",
+        c.name));
+    daemon->suspect(name, now);
+    return {};
+  }
   if (c.state == kOpen && header.op == Op::kRead) {
     TRY(service::Fetch fetch, peer::decode_read(body, header.request));
     for (std::size_t i = 0; i < fetch.blocks.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "io/kv/kv_session.h"
 #include "io/kv/peer_server.h"
 #include "io/kv/peer_tier.h"
 #include "io/kv/test_daemon.h"
@@ -351,6 +352,67 @@ TEST_CASE("a bit that flips on the wire is a miss, and the copy is not asked for
   // The payload was hit, or a header, which ends the connection.
   CHECK((missing == MissReason::kCorrupt || missing == MissReason::kIoError));
   CHECK(reader.pool.same(0, 8, got));
+}
+
+TEST_CASE("a peer whose copy is damaged is told, looks at it and drops it") {
+  Host first({});
+  Host second({first.address()});
+  const Engine writer(first.daemon, 8);
+  const Engine reader(second.daemon, 16);
+  writer.pool.fill(0, 8, 3);
+  reader.pool.fill(0, 8, 3);
+  const auto keys = writer.keys(8, 3);
+  REQUIRE(writer.store(keys, 8) == 8);
+  const auto warm = writer.keys(1, 4);
+  writer.pool.fill(0, 1, 9);
+  REQUIRE(writer.store(warm, 1) == 1);
+  reader.get_all(warm, 8);  // by now the second knows what the first holds
+  // Block 5 in the first's memory.
+  const std::span<std::byte> arena = first.daemon.server().arena();
+  const std::span<std::byte> wanted = writer.pool.block(5);
+  const auto at = std::search(arena.begin(), arena.end(), wanted.begin(), wanted.begin() + 64);
+  REQUIRE(at != arena.end());
+  *(at + 5000) ^= std::byte{16};
+  MissReason missing = MissReason::kNone;
+  CHECK(reader.get(keys, 8, &missing) == 5);
+  CHECK(missing == MissReason::kCorrupt);
+  CHECK(reader.pool.same(0, 8, 5));
+  const auto session = KvSession::connect(first.daemon.socket(), "tool", "test", {}, kLong);
+  REQUIRE(session);
+  const auto reports = [&] { return *(*session)->admin("stat", "{}", kLong); };
+  while (reports().find(R"("reports":{"count":1,"by_peers":1,"confirmed":1})") == std::string::npos)
+    std::this_thread::yield();
+  // Its own engine computes from there on, as everybody.
+  CHECK(writer.get(keys, 0) == 5);
+}
+
+TEST_CASE("the name of a peer is looked up again each time it is connected to") {
+  Host first({});
+  std::atomic<int> asked = 0;
+  std::atomic<std::uint16_t> port = 0;
+  PeerTierOptions options = asking({"b.example:7400"});
+  options.resolve = [&](const std::string& name) -> Result<sockets::TcpAddress> {
+    CHECK(name == "b.example:7400");
+    if (++asked <= 2) return fail(ErrorCode::kInvalidArgument, "nobody knows that name yet");
+    return sockets::resolve(at_port(port));
+  };
+  port = first.daemon.server().peer_port();
+  Asker asker(options);
+  asker.until([&] { return asker.tier->ready() == 1; });
+  CHECK(asked == 3);
+  // It moves: another port, as it could be another address.
+  first.daemon.stop();
+  asker.until([&] { return asker.tier->ready() == 0; });
+  first.daemon.start();
+  const std::uint16_t before = port.exchange(first.daemon.server().peer_port());
+  CHECK(before != port);
+  asker.until([&] { return asker.tier->ready() == 1; });
+  CHECK(asked > 3);
+  for (const char* bad : {"", "host", ":7400", "host:"}) {
+    const auto refused = PeerTier::open(asking({bad}), tier_now());
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::kInvalidArgument);
+  }
 }
 
 TEST_CASE("another secret is refused on either side, and nothing is told") {

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -18,6 +19,7 @@ constexpr int kEventsMax = 64;
 // Names in the epoll set; connection c of peer p is kFirstLink + p * kLinksMax + c.
 constexpr std::uint64_t kTimer = 0;
 constexpr std::uint64_t kWake = 1;
+constexpr std::uint64_t kNames = 2;
 constexpr std::uint64_t kFirstLink = 16;
 constexpr std::uint64_t kLinksMax = 64;
 
@@ -33,29 +35,33 @@ void add(int epoll, int fd, std::uint64_t name) {
 Result<std::unique_ptr<PeerTier>> PeerTier::open(PeerTierOptions options, TierNow now) {
   if (options.connections < 1 || options.connections > kLinksMax)
     return fail(ErrorCode::kInvalidArgument, "1 to 64 connections to a KV peer are possible");
-  std::vector<sockets::TcpAddress> addresses;
   for (const std::string& peer : options.peers) {
-    TRY(sockets::TcpAddress address, sockets::resolve(peer));
-    addresses.push_back(std::move(address));
+    const std::size_t colon = peer.rfind(':');
+    if (colon == std::string::npos || colon == 0 || colon + 1 == peer.size()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("\"{}\" is no HOST:PORT, such as 10.0.0.7:7400", peer));
+    }
   }
-  std::unique_ptr<PeerTier> tier(new PeerTier(std::move(options), std::move(addresses)));
+  std::unique_ptr<PeerTier> tier(new PeerTier(std::move(options)));
   std::vector<TierRemoval> none;
   tier->poll(now, none);
   return tier;
 }
 
-PeerTier::PeerTier(PeerTierOptions options, std::vector<sockets::TcpAddress> addresses)
+PeerTier::PeerTier(PeerTierOptions options)
     : options_(std::move(options)),
       proofs_(options_.secret),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
+      timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)),
+      names_(options_.resolve) {
   ENSURE(epoll_.get() >= 0 && timer_.get() >= 0);
   add(epoll_.get(), timer_.get(), kTimer);
   add(epoll_.get(), wake_.fd(), kWake);
-  for (sockets::TcpAddress& address : addresses) {
+  add(epoll_.get(), names_.event_fd(), kNames);
+  for (const std::string& text : options_.peers) {
     Peer& peer = peers_.emplace_back();
     peer.number = peers_.size() - 1;
-    peer.address = std::move(address);
+    peer.text = text;
     peer.connections.resize(options_.connections);
     peer.pause = options_.pause_min;
   }
@@ -133,6 +139,16 @@ void PeerTier::connect(Peer& peer, std::size_t number, Instant now) {
   ENSURE(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection.link->fd(), &event) == 0);
 }
 
+void PeerTier::looked_up(NameLookup::Answer answer, Instant now) {
+  Peer& peer = peers_[answer.number];
+  peer.looking_up = false;
+  if (!answer.address)
+    return eject(peer, fmt::format("KV peer {}: {}", peer.text, answer.address.error().message),
+                 now);
+  peer.address = std::move(*answer.address);
+  connect(peer, 0, now);
+}
+
 void PeerTier::watch(Peer& peer, std::size_t number) {
   Connection& connection = peer.connections[number];
   if (connection.link == nullptr || connection.watches_write == connection.link->wants_write())
@@ -190,7 +206,7 @@ void PeerTier::step(Peer& peer, std::size_t number, Instant now) {
   const bool was_open = connection.link->open();
   const Status status = connection.link->step(now, news);
   const bool is_idle = connection.link->outstanding() == 0;
-  take(peer, news);
+  take(peer, *connection.link, news);
   if (!status) return fail_link(peer, number, MissReason::kIoError, status.error().message, now);
   if (!was_open && connection.link->open()) {
     // The others follow the first.
@@ -201,7 +217,7 @@ void PeerTier::step(Peer& peer, std::size_t number, Instant now) {
   watch(peer, number);
 }
 
-void PeerTier::take(Peer& peer, PeerLink::News& news) {
+void PeerTier::take(Peer& peer, PeerLink& link, PeerLink::News& news) {
   stats_.read_bytes += news.bytes;
   for (peer::Holdings& list : news.holdings) {
     if (list.replaces) peer.blocks.clear();
@@ -214,7 +230,7 @@ void PeerTier::take(Peer& peer, PeerLink::News& news) {
     }
     if (!std::exchange(peer.ready, true)) {
       peer.told = false;
-      log(fmt::format("KV peer {} answers", peer.address.text));
+      log(fmt::format("KV peer {} answers", peer.text));
     }
   }
   for (PeerLink::Arrival& arrival : news.arrivals) {
@@ -226,8 +242,11 @@ void PeerTier::take(Peer& peer, PeerLink::News& news) {
     }
     if (arrival.reason == MissReason::kCorrupt) {
       ++stats_.corrupt;
-      log(fmt::format("KV peer {} sent a block whose bytes are wrong; it is computed again",
-                      peer.address.text));
+      log(
+          fmt::format("KV peer {} sent a block whose bytes are wrong; it is told, and the block is "
+                      "computed again",
+                      peer.text));
+      if (link.open()) link.report(arrival.read.name);
     }
     ended_.push_back(std::move(arrival));
   }
@@ -273,7 +292,8 @@ void PeerTier::eject(Peer& peer, std::string_view why, Instant now) {
 
 void PeerTier::check_time(Peer& peer, Instant now) {
   if (peer.connections[0].link == nullptr) {
-    if (now >= peer.retry_at) connect(peer, 0, now);
+    if (now >= peer.retry_at && !std::exchange(peer.looking_up, true))
+      names_.ask(peer.number, peer.text);
     return;
   }
   for (std::size_t i = 0; i < peer.connections.size(); ++i) {
@@ -291,20 +311,28 @@ void PeerTier::check_time(Peer& peer, Instant now) {
                   now - connection.since >= options_.read_max
             : !connection.link->open() && now - connection.since >= options_.progress_max;
     if (!is_late) continue;
-    fail_link(peer, i, MissReason::kTooSlow,
-              fmt::format("KV peer {} is too slow", peer.address.text), now);
+    fail_link(peer, i, MissReason::kTooSlow, fmt::format("KV peer {} is too slow", peer.text), now);
     if (peer.connections[0].link == nullptr) return;
   }
 }
 
 void PeerTier::poll(TierNow now, std::vector<TierRemoval>&) {
-  wake_.clear();
   for (Peer& peer : peers_)
     ask(peer, now.now);
   epoll_event events[kEventsMax];
   const int n = ::epoll_wait(epoll_.get(), events, kEventsMax, 0);
   for (int i = 0; i < n; ++i) {
     const std::uint64_t name = events[i].data.u64;
+    if (name == kWake) wake_.clear();
+    if (name == kTimer) {
+      std::uint64_t expiries = 0;
+      (void)!::read(timer_.get(), &expiries, sizeof expiries);
+      armed_ = {};
+    }
+    if (name == kNames) {
+      for (NameLookup::Answer& answer : names_.take())
+        looked_up(std::move(answer), now.now);
+    }
     if (name < kFirstLink) continue;
     step(peers_[(name - kFirstLink) / kLinksMax], (name - kFirstLink) % kLinksMax, now.now);
   }
@@ -317,12 +345,13 @@ void PeerTier::poll(TierNow now, std::vector<TierRemoval>&) {
     arrival.read.done(arrival.reason, arrival.info);
 }
 
-void PeerTier::set_timer(Instant now) const {
+void PeerTier::set_timer(Instant now) {
   std::optional<Instant> next;
   const auto consider = [&](Instant at) { next = std::min(next.value_or(at), at); };
   for (const Peer& peer : peers_) {
     for (const Connection& connection : peer.connections) {
       if (connection.link == nullptr) {
+        if (peer.looking_up) continue;  // its answer wakes us
         if (peer.ready || peer.connections[0].link == nullptr) consider(peer.retry_at);
       } else if (connection.link->outstanding() > 0) {
         consider(std::min(connection.link->heard() + options_.progress_max,
@@ -332,12 +361,14 @@ void PeerTier::set_timer(Instant now) const {
       }
     }
   }
+  // Deadlines move with every byte that comes: a timer that fires too early costs one poll, setting
+  // it anew each time a system call a turn.
+  if (!next || (armed_ > now && armed_ <= *next)) return;
+  armed_ = *next;
+  const Duration left = std::max<Duration>(*next - now, std::chrono::milliseconds(1));
   itimerspec at{};
-  if (next) {
-    const Duration left = std::max<Duration>(*next - now, std::chrono::milliseconds(1));
-    at.it_value.tv_sec = left / std::chrono::seconds(1);
-    at.it_value.tv_nsec = (left % std::chrono::seconds(1)).count();
-  }
+  at.it_value.tv_sec = left / std::chrono::seconds(1);
+  at.it_value.tv_nsec = (left % std::chrono::seconds(1)).count();
   ::timerfd_settime(timer_.get(), 0, &at, nullptr);  // an expiry that was not read goes
 }
 

@@ -1,20 +1,20 @@
 // PeerTier: blocks that other hosts' KV daemons hold, read over TCP into the arena.
 //
-// Each peer is told of in the configuration by HOST:PORT. One of its connections tells what it
-// holds, so contains() looks into memory only; reads go to the peer with the least under way, over
-// the connection with the least, in batches: all that came in one turn is one request. Nothing is
-// written to peers.
+// Each peer is told of in the configuration by HOST:PORT, and looked up each time it is connected
+// to again. One of its connections tells what it holds, so contains() looks into memory only; reads
+// go to the peer with the least under way, over the connection with the least, in batches: all that
+// came in one turn is one request. Nothing is written to peers.
 //
 // A peer whose operations fail twice in a row, or that makes no progress for `progress_max`, is
 // ejected: what it holds is not found any more, its reads end as misses. After a pause, which
 // doubles up to `pause_max`, one connection is tried; when it is proven and has told what it holds,
 // the peer is used again, and one more failure ejects it at once, until a read has succeeded.
 //
-// Invariants: BlockTier's. A copy that arrived damaged is not asked for again. poll() is to be
-// called when event_fd() is readable; it has a timer for what time demands.
-// Limits: bytes under way at a peer (more reads wait), names kept of a peer, time of one read.
-// Errors: kTooSlow, kIoError, kCorrupt, or the peer's own reason. Concurrency: one thread.
-// Source: docs/protocol/kv-peers.md; facts 7b.
+// Invariants: BlockTier's. A copy that arrived damaged is not asked for again, and the peer is
+// told, which then looks at its own. poll() is to be called when event_fd() is readable; it has a
+// timer for what time demands. Limits: bytes under way at a peer (more reads wait), names kept of a
+// peer, time of one read. Errors: kTooSlow, kIoError, kCorrupt, or the peer's own reason.
+// Concurrency: one thread. Source: docs/protocol/kv-peers.md; facts 7b.
 #pragma once
 
 #include <array>
@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "io/kv/name_lookup.h"
 #include "io/kv/peer_link.h"
 #include "port/block_tier.h"
 
@@ -46,11 +47,12 @@ struct PeerTierOptions {
   Duration pause_min = std::chrono::milliseconds(500);
   Duration pause_max = std::chrono::seconds(30);
   std::function<void(std::string_view)> log;  // may be empty
+  NameLookup::Resolver resolve = sockets::resolve;
 };
 
 class PeerTier final : public BlockTier {
  public:
-  // Looks up the peers' names, which may block; whether they answer does not matter yet.
+  // kInvalidArgument: a peer that is no HOST:PORT. Whether names are known does not matter yet.
   static Result<std::unique_ptr<PeerTier>> open(PeerTierOptions options, TierNow now);
   ~PeerTier() override;
   PeerTier(const PeerTier&) = delete;
@@ -83,8 +85,10 @@ class PeerTier final : public BlockTier {
     Instant since{};  // it began to connect, or its oldest reads were asked
   };
   struct Peer {
-    std::size_t number = 0;  // its place in peers_
-    sockets::TcpAddress address;
+    std::size_t number = 0;       // its place in peers_
+    std::string text;             // HOST:PORT as configured
+    sockets::TcpAddress address;  // as looked up last
+    bool looking_up = false;
     std::vector<Connection> connections;
     std::unordered_map<BlockName, std::uint32_t> blocks;  // name, bytes
     std::deque<TierRead> waiting;                         // for bytes under way to end
@@ -96,19 +100,20 @@ class PeerTier final : public BlockTier {
     std::uint64_t under_way() const;
   };
 
-  PeerTier(PeerTierOptions options, std::vector<sockets::TcpAddress> addresses);
+  explicit PeerTier(PeerTierOptions options);
 
   Peer* best_for(const BlockName& name);
   void connect(Peer& peer, std::size_t number, Instant now);
   void ask(Peer& peer, Instant now);
   void step(Peer& peer, std::size_t number, Instant now);
-  void take(Peer& peer, PeerLink::News& news);
+  void looked_up(NameLookup::Answer answer, Instant now);
+  void take(Peer& peer, PeerLink& link, PeerLink::News& news);
   void fail_link(Peer& peer, std::size_t number, MissReason reason, std::string_view why,
                  Instant now);
   void eject(Peer& peer, std::string_view why, Instant now);
   void check_time(Peer& peer, Instant now);
   void watch(Peer& peer, std::size_t number);
-  void set_timer(Instant now) const;
+  void set_timer(Instant now);
   void end(TierRead read, MissReason reason, BlockInfo info);
   void log(std::string_view text) const;
 
@@ -116,7 +121,9 @@ class PeerTier final : public BlockTier {
   peer::PeerProofs proofs_;
   Descriptor epoll_;
   Descriptor timer_;
+  Instant armed_{};          // when it fires
   sockets::WakeEvent wake_;  // there is something for the next poll()
+  NameLookup names_;
   std::deque<Peer> peers_;
   std::vector<PeerLink::Arrival> ended_;
   TierStats stats_;

@@ -123,7 +123,7 @@ Result<Header> decode_header(std::string_view bytes) {
   header.length = reader.number<std::uint32_t>();
   const auto check = static_cast<std::uint32_t>(checksum64(bytes.substr(0, kCheckedBytes)));
   if (reader.number<std::uint32_t>() != check) return bad("a damaged header");
-  if (op < 1 || op > static_cast<std::uint8_t>(Op::kGoodbye) || reserved != 0 ||
+  if (op < 1 || op > static_cast<std::uint8_t>(Op::kDamaged) || reserved != 0 ||
       header.length > kBodyBytesMax)
     return bad("a header out of range");
   return header;
@@ -274,6 +274,19 @@ Result<Block> decode_block(std::string_view body) {
   }
   if (!reader.done()) return bad("a bad block");
   return block;
+}
+
+std::string damaged_body(const BlockName& name) {
+  Writer writer;
+  writer.name(name);
+  return std::move(writer.out);
+}
+
+Result<BlockName> decode_damaged(std::string_view body) {
+  Reader reader(body);
+  const BlockName name = reader.name();
+  if (!reader.done()) return bad("a bad report");
+  return name;
 }
 
 Hash128 PeerProofs::prove(std::string_view who, const Nonce& client, const Nonce& server,

@@ -24,7 +24,7 @@
 
 namespace penstock::kv::peer {
 
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kVersion = 2;
 inline constexpr std::size_t kHeaderBytes = 32;
 inline constexpr std::size_t kBodyBytesMax = std::size_t{1} << 20;
 inline constexpr std::size_t kReadBlocksMax = 256;  // of one frame
@@ -41,6 +41,7 @@ enum class Op : std::uint8_t {
   kRead,       // client: blocks, please
   kBlock,      // server: one of them, or why not
   kGoodbye,    // server: the end, and why
+  kDamaged,    // client: your copy of this block came with wrong bytes
 };
 
 struct Header {
@@ -89,6 +90,7 @@ std::string proof_body(const Hash128& proof);
 std::string holdings_body(const Holdings& holdings);
 std::string read_body(const service::Fetch& fetch);
 std::string block_body(MissReason reason, const BlockInfo& info);
+std::string damaged_body(const BlockName& name);
 
 // Precondition: kHeaderBytes bytes.
 Result<Header> decode_header(std::string_view bytes);
@@ -99,6 +101,7 @@ Result<Holdings> decode_holdings(std::string_view body);
 // `first` is the header's request.
 Result<service::Fetch> decode_read(std::string_view body, std::uint64_t first);
 Result<Block> decode_block(std::string_view body);
+Result<BlockName> decode_damaged(std::string_view body);
 
 // Proves knowledge of the deployment secret for one pair of nonces, each side in its own words.
 class PeerProofs {

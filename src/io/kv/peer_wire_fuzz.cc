@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace penstock::kv::peer;
   if (size == 0) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 7) {
+  switch (data[0] % 8) {
     case 0:
       if (bytes.size() >= kHeaderBytes) (void)decode_header(bytes.substr(0, kHeaderBytes));
       break;
@@ -30,6 +30,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 5:
       if (const auto block = decode_block(bytes))
         ENSURE(block_body(block->reason, block->info) == bytes);
+      break;
+    case 6:
+      if (const auto name = decode_damaged(bytes)) ENSURE(damaged_body(*name) == bytes);
       break;
     default:
       (void)decode_proof(bytes);

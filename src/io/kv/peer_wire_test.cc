@@ -53,6 +53,8 @@ TEST_CASE("bodies are what they were before, and no prefix or extension of one i
   CHECK(block.info.ttl_class == 2);
   CHECK(block.info.slices == sample_block().slices);
   CHECK(decode_block(block_body(MissReason::kExpired, {}))->reason == MissReason::kExpired);
+  const BlockName damaged{hash(6), KvGroup::kWindow};
+  CHECK(*decode_damaged(damaged_body(damaged)) == damaged);
 
   const auto exact = [](const std::string& body, const auto& decodes) {
     for (std::size_t n = 0; n < body.size(); ++n)
@@ -63,6 +65,7 @@ TEST_CASE("bodies are what they were before, and no prefix or extension of one i
   exact(proof_body(hash(4)), [](const auto& b) { return decode_proof(b).has_value(); });
   exact(holdings_body(holdings), [](const auto& b) { return decode_holdings(b).has_value(); });
   exact(read_body(sample_read()), [](const auto& b) { return decode_read(b, 9).has_value(); });
+  exact(damaged_body(damaged), [](const auto& b) { return decode_damaged(b).has_value(); });
   exact(block_body(MissReason::kNone, sample_block()),
         [](const auto& b) { return decode_block(b).has_value(); });
 }
