@@ -14,6 +14,7 @@
 #include "io/disk/disk_tier.h"
 #include "io/kv/kv_server.h"
 #include "io/kv/kv_session.h"
+#include "io/kv/tier_clock.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -33,12 +34,6 @@ int rounds() {
   return given == nullptr ? 25 : std::max(1, std::atoi(given));
 }
 
-TierNow tier_now() {
-  using namespace std::chrono;
-  return {Instant(steady_clock::now().time_since_epoch()),
-          UnixSeconds(duration_cast<seconds>(system_clock::now().time_since_epoch()).count())};
-}
-
 enum class WithDisk : std::uint8_t { kNo, kYes };
 
 // A KV daemon in this process, with a small disk tier or none.
@@ -50,7 +45,7 @@ class Daemon {
       wanted.log.segments = 16;
       wanted.log.segment_units = 256;  // 1 MiB, so that segments are evicted
       wanted.log.classes = {{{"default", std::chrono::hours(24)}, true}};
-      auto opened = disk::open_disk_tier(folder + "/kv", "", std::move(wanted), tier_now());
+      auto opened = disk::open_disk_tier(folder + "/kv", "", std::move(wanted), kv::tier_now());
       REQUIRE(opened);
       disk_ = std::move(*opened);
     }
