@@ -122,6 +122,19 @@ class FakeTransport final : public Transport {
       peers.push_back(peer);
     return peers;
   }
+  // Is a read of that block under way here?
+  bool is_reading(const FakeTransport& owner, std::uint32_t pool, std::uint32_t block,
+                  std::uint64_t generation) const {
+    for (const auto& [id, read] : reads_) {
+      const auto link = links_.find(read.peer);
+      if (link != links_.end() && link->second.wire->end[1].transport == &owner &&
+          read.slice.pool == pool && read.slice.block == block &&
+          read.slice.generation == generation)
+        return true;
+    }
+    return false;
+  }
+  bool stopped() const { return stopped_; }
   std::size_t connections() const { return links_.size(); }
   std::size_t reads_pending() const { return reads_.size(); }
   // Says something as this process would not.
@@ -152,10 +165,11 @@ class FakeTransport final : public Transport {
     const PeerId theirs(++network_.last_id_);
     wire->end[1] = {&other, theirs, Instant::min()};
     wire->pools = other.pools_;
-    other.links_.emplace(theirs, Link{wire, 1, true});
+    other.links_.emplace(theirs, Link{wire, 1, false});
     other.event_at(arrival(*wire, 1), [this, wire, theirs] {
       FakeTransport* at = wire->end[1].transport;
       if (at == nullptr || !at->links_.contains(theirs)) return;
+      at->links_.at(theirs).open = true;
       at->events_.accepted(theirs);
       if (wire->end[0].transport == nullptr) return;  // and this is no more
       event_at(arrival(*wire, 0), [this, wire] {
@@ -178,7 +192,8 @@ class FakeTransport final : public Transport {
 
   Status send(PeerId peer, std::string_view message) override {
     const auto found = links_.find(peer);
-    if (found == links_.end()) return fail(ErrorCode::kUnavailable, "no such peer");
+    if (found == links_.end() || !found->second.open)
+      return fail(ErrorCode::kUnavailable, "no such peer");
     ++network_.messages;
     const SendFault fault = network_.send_fault(message);
     if (fault == SendFault::kOverloaded) return fail(ErrorCode::kOverloaded, "queue is full");

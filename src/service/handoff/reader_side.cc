@@ -195,7 +195,10 @@ void ReaderSide::cut(PeerId peer, const std::string& why) {
   const std::set<std::uint64_t> numbers = links_.at(peer).pulls;
   for (const std::uint64_t number : numbers) {
     Running& pull = pulls_.at(number);
-    pull.machine.broken(why, effects_);
+    if (pull.machine.attached_or_attaching())
+      pull.machine.broken(why, effects_);
+    else
+      pull.machine.lost(now(), why, effects_);
     apply(number);
   }
   ++counters_.peers_cut;
@@ -282,7 +285,7 @@ void ReaderSide::leave_link(std::uint64_t number, Running& pull) {
 
 void ReaderSide::feed(PeerId peer) {
   const auto found = links_.find(peer);
-  if (found == links_.end()) return;
+  if (found == links_.end() || found->second.cut) return;
   Link& link = found->second;
   // One read each in turn, so that a long pull does not keep a short one waiting.
   while (!link.hungry.empty() && link.reads < options_.link_reads_max) {
@@ -327,6 +330,8 @@ void ReaderSide::read_ended(std::uint64_t number, std::uint64_t slice, std::uint
   --link.reads;
   --counters_.reads_running;
   if (end == ReadEnd::kDone) counters_.bytes_pulled += length;
+  // `closed` is about to come; until then nothing new is begun.
+  if (end == ReadEnd::kGone) link.cut = true;
   pull.machine.read_ended(slice, slice_end(end), effects_);
   link.hungry.insert(number);
   apply(number);

@@ -58,6 +58,7 @@ class ReaderSide {
   struct Link {
     std::string address;
     bool open = false;
+    bool cut = false;  // a read has found it gone
     std::set<std::uint64_t> pulls;
     std::set<std::uint64_t> hungry;  // of them, may have something to read
     std::uint64_t fed = 0;           // the hungry one that had its turn last

@@ -5,8 +5,9 @@
 // thread.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -121,12 +122,13 @@ class TestWorker {
       hold(block);
     return port->pull(from, model, tokens, to);
   }
-  // Takes back what the service holds no more.
-  std::vector<std::uint32_t> collect() {
+  // Takes back what the service holds no more; `last` sees each block that it holds no more at all.
+  std::vector<std::uint32_t> collect(const std::function<void(std::uint32_t)>& last =
+                                         [](std::uint32_t) {}) {
     std::vector<std::uint32_t> freed = port->take_freed();
     for (const std::uint32_t block : freed) {
       ENSURE(held_[block] > 0);
-      --held_[block];
+      if (--held_[block] == 0) last(block);
       release(block);
     }
     return freed;
