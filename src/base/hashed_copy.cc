@@ -1,14 +1,13 @@
 #include "base/hashed_copy.h"
 
-#define XXH_STATIC_LINKING_ONLY  // for the size of XXH3_state_t
-#include <xxhash.h>
-
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
 #include <algorithm>
 #include <cstring>
+
+#include "base/xxh3.h"
 
 namespace penstock {
 
@@ -65,17 +64,18 @@ void HashedCopy::begin() {
 }
 
 void HashedCopy::add(std::byte* to, std::span<const std::byte> from) {
+  const Xxh3& hasher = xxh3();
   for (std::size_t at = 0; at < from.size(); at += kChunkBytes) {
     const std::size_t bytes = std::min(kChunkBytes, from.size() - at);
     std::memcpy(state_->chunk.data(), from.data() + at, bytes);
-    XXH3_64bits_update(&state_->hash, state_->chunk.data(), bytes);
+    hasher.update(&state_->hash, state_->chunk.data(), bytes);
     write_past_caches(to + at, state_->chunk.data(), bytes);
   }
 }
 
 std::uint64_t HashedCopy::finish() {
   order_writes();
-  return XXH3_64bits_digest(&state_->hash);
+  return xxh3().digest(&state_->hash);
 }
 
 }  // namespace penstock
