@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "domain/handoff.h"
+#include "domain/kv.h"
 #include "domain/sampling.h"
 #include "domain/tokens.h"
 
@@ -92,20 +93,6 @@ struct CacheUse {
   bool operator==(const CacheUse&) const = default;
 };
 
-// Seconds of a prompt chunk of `fresh` tokens after `context` others:
-// base + token * fresh + pair * fresh * (context + fresh / 2). All zero: not measured yet.
-struct PrefillCost {
-  double base = 0;
-  double token = 0;
-  double pair = 0;
-
-  double seconds(double context, double fresh) const {
-    return base + token * fresh + pair * fresh * (context + fresh / 2);
-  }
-  bool known() const { return base > 0 || token > 0 || pair > 0; }
-  bool operator==(const PrefillCost&) const = default;
-};
-
 // The load of one rank, sent at least every 200 ms.
 struct EngineLoad {
   std::uint64_t step = 0;  // steps done since the engine started; standing still means hung
@@ -116,7 +103,7 @@ struct EngineLoad {
   std::uint32_t model = 0;  // index into WorkerDescription::models
   CacheUse cache = {};
   std::uint64_t prompt_tokens_waiting = 0;  // of accepted requests: still to be computed
-  PrefillCost prefill;                      // as this rank has measured it
+  PrefillCoefficients prefill;              // as this rank has measured it; zeros: not yet
 };
 
 // Everything that names the KV bytes of a model on its worker, besides the tokens and the scope:

@@ -15,7 +15,6 @@
 // Pull has news. Source: docs/protocol/handoff.md.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>

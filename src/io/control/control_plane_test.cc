@@ -321,13 +321,53 @@ TEST_CASE("several models in one worker, each its own rank") {
   Answer b;
   Answer c;
   REQUIRE(shard.submit(request(1, 10, 3, 1, "alpha"), a));
-  REQUIRE(shard.submit(request(2, 20, 3, 1, "beta"), b));
+  EngineRequest second = request(2, 20, 3, 1, "beta");
+  second.rank = 1;
+  REQUIRE(shard.submit(second, b));
   CHECK(shard.submit(request(3, 20, 3, 1, "gamma"), c).error().code == ErrorCode::kModelNotFound);
   shard.clock.run_until([&] { return b.over(); });  // although alpha hangs
   CHECK(counts_up(b.tokens[0], 20));
   slow->permit(10);
   shard.clock.run_until([&] { return a.over(); });
   CHECK(counts_up(a.tokens[0], 10));
+}
+
+TEST_CASE("several ranks of one model: each request goes to the rank it names") {
+  SocketFolder folder;
+  std::vector<std::shared_ptr<EngineProbe>> probes;
+  std::vector<std::unique_ptr<service::WorkerEngine>> engines;
+  for (int rank = 0; rank < 3; ++rank) {
+    probes.push_back(std::make_shared<EngineProbe>());
+    engines.push_back(std::make_unique<ScriptedEngine>("alpha", probes.back(), Pace::kByPermit));
+  }
+  auto server = EngineServer::start(server_options(folder.address()), std::move(engines));
+  REQUIRE(server);
+  Shard shard(folder.address(), 1);
+  shard.wait_connected();
+  REQUIRE(shard.view().loads.size() == 3);
+  REQUIRE(shard.view().description.models.size() == 1);
+  CHECK(shard.view().loads[2].model == 0);
+  Answer a;
+  Answer b;
+  Answer c;
+  EngineRequest r = request(1, 10, 3);
+  r.rank = 2;
+  REQUIRE(shard.submit(r, a));
+  r = request(2, 20, 3);
+  r.rank = 1;
+  REQUIRE(shard.submit(r, b));
+  r = request(3, 20, 3);
+  r.rank = 3;
+  REQUIRE(shard.submit(r, c));
+  shard.clock.run_until([&] { return c.over(); });
+  REQUIRE(c.error);
+  CHECK(c.error->code == ErrorCode::kModelNotFound);
+  probes[2]->permit(10);
+  shard.clock.run_until([&] { return a.over(); });  // although rank 1 hangs
+  CHECK(counts_up(a.tokens[0], 10));
+  CHECK(b.tokens[0].empty());
+  probes[1]->permit(10);
+  shard.clock.run_until([&] { return b.over(); });
 }
 
 TEST_CASE("what the engine refuses is an error of that request only") {
@@ -424,13 +464,16 @@ TEST_CASE("addresses: taken, missing folder, too long, TCP with a free port") {
   CHECK(counts_up(a.tokens[0], 10));
 }
 
-TEST_CASE("a worker without engines or with two of one name does not start") {
+TEST_CASE("a worker without engines, or whose ranks differ under one name, does not start") {
   SocketFolder folder;
   CHECK_FALSE(EngineServer::start(server_options(folder.address()), {}));
-  for (const char* name : {"alpha", "", "\xff"}) {
+  for (const char* name : {"other alpha", "", "\xff"}) {
     std::vector<std::unique_ptr<service::WorkerEngine>> engines;
     engines.push_back(std::make_unique<ScriptedEngine>("alpha", std::make_shared<EngineProbe>()));
-    engines.push_back(std::make_unique<ScriptedEngine>(name, std::make_shared<EngineProbe>()));
+    const bool differs = std::string(name) == "other alpha";
+    engines.push_back(std::make_unique<ScriptedEngine>(differs ? "alpha" : name,
+                                                       std::make_shared<EngineProbe>(), Pace::kFree,
+                                                       differs ? "other weights" : ""));
     CHECK(EngineServer::start(server_options(folder.address()), std::move(engines)).error().code ==
           ErrorCode::kInvalidArgument);
   }

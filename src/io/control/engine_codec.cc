@@ -357,8 +357,8 @@ void encode(const EngineLoad& load, std::uint32_t rank, wire::RankLoad& out) {
   cache.set_scopes_refused(load.cache.scopes_refused);
   out.set_prompt_tokens_waiting(load.prompt_tokens_waiting);
   out.set_prefill_base(load.prefill.base);
-  out.set_prefill_token(load.prefill.token);
-  out.set_prefill_pair(load.prefill.pair);
+  out.set_prefill_token(load.prefill.per_token);
+  out.set_prefill_pair(load.prefill.per_pair);
 }
 
 Result<std::vector<EngineLoad>> decode(
@@ -379,11 +379,12 @@ Result<std::vector<EngineLoad>> decode(
                                 load.running(), load.waiting(), load.kv_tokens_used(),
                                 load.kv_tokens_total()));
     }
-    const PrefillCost cost{load.prefill_base(), load.prefill_token(), load.prefill_pair()};
+    const PrefillCoefficients cost{load.prefill_base(), load.prefill_token(), load.prefill_pair()};
     if (load.prompt_tokens_waiting() > kKvTokensMax || !is_cost(cost.base) ||
-        !is_cost(cost.token) || !is_cost(cost.pair)) {
+        !is_cost(cost.per_token) || !is_cost(cost.per_pair)) {
       return broken(fmt::format("absurd load: {} prompt tokens waiting, prefill {} + {} + {}",
-                                load.prompt_tokens_waiting(), cost.base, cost.token, cost.pair));
+                                load.prompt_tokens_waiting(), cost.base, cost.per_token,
+                                cost.per_pair));
     }
     out.push_back(
         {load.step(),

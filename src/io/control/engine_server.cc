@@ -4,7 +4,6 @@
 #include <atomic>
 #include <map>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -70,7 +69,6 @@ struct EngineServer::State final : public StreamHost {
   WorkerDescription description;
   LoadBoard board;
   std::vector<std::unique_ptr<EngineThread>> engines;
-  std::unordered_map<std::string, std::size_t> engine_of_model;
   std::optional<Listener> listener;
 
   mutable std::mutex mutex;  // of what follows; taken before mailboxes, never with a stream's
@@ -97,15 +95,19 @@ EngineServer::State::State(EngineServerOptions o,
   description.epoch = options.epoch;
   description.name = options.name;
   description.engine = options.engine;
+  description.role = options.role;
+  description.zone = options.zone;
+  description.transport = options.transport;
   for (std::size_t rank = 0; rank < engine_list.size(); ++rank) {
     const ModelDescription& model = engine_list[rank]->description();
-    description.models.push_back(model);
-    engine_of_model.emplace(model.name, rank);
+    const auto known = std::ranges::find(description.models, model.name, &ModelDescription::name);
     EngineLoad load = engine_list[rank]->load();
     load.step = 0;
+    load.model = static_cast<std::uint32_t>(known - description.models.begin());
+    if (known == description.models.end()) description.models.push_back(model);
     board.publish(rank, load);
     engines.push_back(std::make_unique<EngineThread>(
-        std::move(engine_list[rank]), options.worker, options.mailbox, rank, board,
+        std::move(engine_list[rank]), options.worker, options.mailbox, rank, load.model, board,
         [this](std::vector<service::StreamOutput>& outputs) { deliver(outputs); },
         [this] { engine_drained(); }));
   }
@@ -249,15 +251,16 @@ void EngineServer::State::on_submit(ServerStream& stream, const wire::Submit& su
     const auto found = streams.find(stream.id());
     if (found == streams.end() || found->second.ended) return;  // a submit after its drop
     ++counters.submits;
-    const auto engine = engine_of_model.find(submit.model());
     if (is_draining) {
       status = fail(ErrorCode::kUnavailable, "the worker is draining; place it elsewhere");
-    } else if (engine == engine_of_model.end()) {
+    } else if (submit.rank() >= engines.size() ||
+               engines[submit.rank()]->description().name != submit.model()) {
       status = fail(ErrorCode::kModelNotFound,
-                    fmt::format("worker {} does not serve model {}", options.name, submit.model()),
+                    fmt::format("rank {} of worker {} does not serve model {}", submit.rank(),
+                                options.name, submit.model()),
                     "model");
     } else {
-      status = engines[engine->second]->post_submit({stream.id(), std::move(*request)});
+      status = engines[submit.rank()]->post_submit({stream.id(), std::move(*request)});
     }
     if (!status) ++counters.refused;
   }
@@ -335,7 +338,8 @@ EngineServer::~EngineServer() {
 Result<std::unique_ptr<EngineServer>> EngineServer::start(
     EngineServerOptions options, std::vector<std::unique_ptr<service::WorkerEngine>> engines) {
   if (engines.empty()) return fail(ErrorCode::kInvalidArgument, "a worker needs an engine");
-  if (engines.size() > kModelsMax) return fail(ErrorCode::kInvalidArgument, "too many engines");
+  if (engines.size() > kRanksMax) return fail(ErrorCode::kInvalidArgument, "too many engines");
+  std::map<std::string, KvIdentity> identities;
   for (const auto& engine : engines) {
     const std::string& name = engine->description().name;
     if (name.empty() || name.size() > kErrorTextMax || clean_utf8(name, name.size()) != name) {
@@ -343,11 +347,13 @@ Result<std::unique_ptr<EngineServer>> EngineServer::start(
                   fmt::format("\"{}\" is no model name: it must be UTF-8, 1 to {} bytes",
                               clean_utf8(name, 100), kErrorTextMax));
     }
+    const KvIdentity& kv = engine->description().kv;
+    if (identities.emplace(name, kv).first->second != kv) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("two ranks serve different models under the name {}", name));
+    }
   }
   auto state = std::make_unique<State>(std::move(options), std::move(engines));
-  if (state->engine_of_model.size() != state->engines.size()) {
-    return fail(ErrorCode::kInvalidArgument, "two engines of one worker serve the same model name");
-  }
   TRY_STATUS(state->listen());
   return std::unique_ptr<EngineServer>(new EngineServer(std::move(state)));
 }

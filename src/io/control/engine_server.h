@@ -1,9 +1,9 @@
 // EngineServer: a worker process's side of the control plane: streams in, engines behind.
 //
 // Listens on a Unix socket or TCP, with one ServerStream per gateway shard, and one
-// EngineThread per engine; an engine is one rank and serves one model, and submits are routed by
-// model name. A thread of the server's own sends a frame with the load to every stream at each
-// heartbeat, whether or not an engine moves.
+// EngineThread per engine; an engine is one rank and serves one model, several ranks may serve the
+// same one, and submits name their rank. A thread of the server's own sends a frame with the load
+// to every stream at each heartbeat, whether or not an engine moves.
 //
 // Invariants: a stream's end cancels its requests at once; streams do not see each other's
 // requests; a new stream of the same (gateway epoch, shard) ends the older one.
@@ -32,6 +32,9 @@ struct EngineServerOptions {
   std::string name;
   std::string engine;  // name and version of the engine, "embedded 0.1.0"
   Epoch epoch;         // drawn by the process
+  WorkerRole role = WorkerRole::kMixed;
+  std::string zone;
+  std::string transport;  // address of the KV data plane; empty: none
   Duration heartbeat = std::chrono::milliseconds(200);
   Duration stall_max = std::chrono::seconds(10);          // a write without progress
   Duration shutdown_max = std::chrono::seconds(2);        // for pending frames at stop()

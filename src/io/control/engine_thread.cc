@@ -1,15 +1,20 @@
 #include "io/control/engine_thread.h"
 
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace penstock::control {
+namespace {
+
+constexpr auto kWaitingTurn = std::chrono::seconds(1);
+
+}  // namespace
 
 void LoadBoard::publish(std::size_t rank, const EngineLoad& load) {
   const std::lock_guard lock(mutex_);
   loads_[rank] = load;
-  loads_[rank].model = static_cast<std::uint32_t>(rank);
 }
 
 std::vector<EngineLoad> LoadBoard::snapshot() const {
@@ -19,12 +24,13 @@ std::vector<EngineLoad> LoadBoard::snapshot() const {
 
 EngineThread::EngineThread(std::unique_ptr<service::WorkerEngine> engine,
                            service::WorkerLimits worker_limits, MailboxLimits limits,
-                           std::size_t rank, LoadBoard& board, Deliver deliver,
+                           std::size_t rank, std::uint32_t model, LoadBoard& board, Deliver deliver,
                            std::function<void()> drained)
     : engine_(std::move(engine)),
       loop_(*engine_, worker_limits),
       limits_(limits),
       rank_(rank),
+      model_(model),
       board_(board),
       deliver_(std::move(deliver)),
       drained_(std::move(drained)) {}
@@ -99,8 +105,13 @@ void EngineThread::run() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
+      const auto is_due = [&] { return stopping_ || woken_ || !mailbox_.empty(); };
       if (!loop_.has_work()) {
-        news_.wait(lock, [&] { return stopping_ || woken_ || !mailbox_.empty(); });
+        if (loop_.open() == 0) {
+          news_.wait(lock, is_due);
+        } else if (!news_.wait_for(lock, kWaitingTurn, is_due)) {
+          loop_.turn();
+        }
       }
       woken_ = false;
       if (stopping_) return;
@@ -111,7 +122,9 @@ void EngineThread::run() {
       loop_.apply(std::move(command), outputs);
     commands.clear();
     if (loop_.has_work()) loop_.step(outputs);
-    board_.publish(rank_, loop_.load());
+    EngineLoad load = loop_.load();
+    load.model = model_;
+    board_.publish(rank_, load);
     if (!outputs.empty()) deliver_(outputs);
     outputs.clear();
     if (!reported_drained && loop_.drained()) {

@@ -2,7 +2,9 @@
 //
 // Between steps the thread takes all commands at once, applies them, steps once when there is work,
 // publishes the load and hands the outputs on, on this same thread, so that a token reaches the
-// socket without another hop. With nothing to do it sleeps.
+// socket without another hop. With nothing to do it sleeps; with requests that all wait for
+// something from outside it takes a turn every kWaitingTurn, which counts as a step: it isn't
+// stuck.
 //
 // Invariants: commands are applied in the order in which they were posted; a command posted while
 // a step runs takes effect before the next one. The load board is written after each turn and read
@@ -24,7 +26,7 @@
 
 namespace penstock::control {
 
-// The newest load of every rank of this worker; rank r serves model r of the worker's hello.
+// The newest load of every rank of this worker.
 class LoadBoard {
  public:
   explicit LoadBoard(std::size_t ranks) : loads_(ranks) {}
@@ -56,8 +58,8 @@ class EngineThread {
 
   // `drained` is called once, on the engine's thread, when a drain is complete.
   EngineThread(std::unique_ptr<service::WorkerEngine> engine, service::WorkerLimits worker_limits,
-               MailboxLimits limits, std::size_t rank, LoadBoard& board, Deliver deliver,
-               std::function<void()> drained);
+               MailboxLimits limits, std::size_t rank, std::uint32_t model, LoadBoard& board,
+               Deliver deliver, std::function<void()> drained);
   ~EngineThread();
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
@@ -82,6 +84,7 @@ class EngineThread {
   service::WorkerLoop loop_;
   const MailboxLimits limits_;
   const std::size_t rank_;
+  const std::uint32_t model_;  // index into the hello's models
   LoadBoard& board_;
   const Deliver deliver_;
   const std::function<void()> drained_;

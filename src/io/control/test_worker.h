@@ -67,10 +67,13 @@ class ScriptedEngine final : public service::WorkerEngine {
  public:
   enum class Pace : std::uint8_t { kFree, kByPermit };
 
-  ScriptedEngine(std::string model, std::shared_ptr<EngineProbe> probe, Pace pace = Pace::kFree)
+  ScriptedEngine(std::string model, std::shared_ptr<EngineProbe> probe, Pace pace = Pace::kFree,
+                 std::string weights = {})
       : description_{std::move(model), "", 1U << 20, kVocab, true},
         probe_(std::move(probe)),
-        pace_(pace) {}
+        pace_(pace) {
+    description_.kv.weights_digest = std::move(weights);
+  }
 
   const ModelDescription& description() const override { return description_; }
   Status submit(EngineRequest request) override {

@@ -13,10 +13,36 @@ Status EmbeddedEngine::connect(KvConnectorOptions options) {
   return {};
 }
 
+void EmbeddedEngine::hand_off(HandoffPort& port) {
+  legs_ = std::make_unique<HandoffLegs>(
+      *engine_, port, [this](const EngineRequest& request) { return fetch(request); },
+      [this](std::shared_ptr<KvFetch> fetched) { return cache_->prefix(std::move(fetched)); });
+}
+
+void EmbeddedEngine::on_handoff_news() {
+  legs_->on_news();
+  if (waker_) waker_();
+}
+
+std::shared_ptr<KvFetch> EmbeddedEngine::fetch(const EngineRequest& request) {
+  return cache_ == nullptr ? nullptr : cache_->fetch(request, prefill_.coefficients());
+}
+
 Status EmbeddedEngine::submit(EngineRequest request) {
+  if (request.handoff.leg != Leg::kWhole) {
+    TRY_STATUS(engine_->check(request));
+    if (legs_ == nullptr) {
+      return fail(ErrorCode::kInvalidArgument, "this worker takes no part in handoffs", "handoff");
+    }
+    if (request.handoff.leg == Leg::kDecode) {
+      auto remote = legs_->remote(request);
+      return engine_->submit(std::move(request), std::move(remote));
+    }
+    legs_->announce(request);
+  }
   if (cache_ == nullptr) return engine_->submit(std::move(request));
   TRY_STATUS(engine_->check(request));
-  std::shared_ptr<KvFetch> fetch = cache_->fetch(request);
+  std::shared_ptr<KvFetch> fetch = this->fetch(request);
   if (fetch == nullptr) return engine_->submit(std::move(request));
   if (fetch->final()) {
     auto prefix = cache_->prefix(std::move(fetch));
@@ -28,11 +54,16 @@ Status EmbeddedEngine::submit(EngineRequest request) {
 
 void EmbeddedEngine::cancel(RequestId request) {
   const auto is_it = [&](const Waiting& w) { return w.request.id == request; };
-  if (std::erase_if(waiting_, is_it) == 0) engine_->cancel(request);
+  if (std::erase_if(waiting_, is_it) == 0) {
+    engine_->cancel(request);
+  } else if (legs_ != nullptr) {
+    legs_->ended_early(request);
+  }
 }
 
 bool EmbeddedEngine::has_work() const {
-  return engine_->has_work() || (cache_ != nullptr && cache_->has_news());
+  return engine_->has_work() || (cache_ != nullptr && cache_->has_news()) ||
+         (legs_ != nullptr && legs_->has_news());
 }
 
 void EmbeddedEngine::admit(std::vector<EngineOutput>& outputs) {
@@ -56,19 +87,28 @@ void EmbeddedEngine::admit(std::vector<EngineOutput>& outputs) {
 }
 
 void EmbeddedEngine::step(std::vector<EngineOutput>& outputs) {
+  const std::size_t first = outputs.size();
+  if (legs_ != nullptr) legs_->tend();
   if (cache_ != nullptr) admit(outputs);
   const auto began = std::chrono::steady_clock::now();
   engine::StepOutputs step = engine_->step();
-  if (cache_ != nullptr && step.stats.lone_prefill) {
-    cache_->observe_prefill(*step.stats.lone_prefill, std::chrono::steady_clock::now() - began);
+  if (const auto& pass = step.stats.lone_prefill) {
+    prefill_.observe(Tokens(pass->context), Tokens(pass->fresh),
+                     std::chrono::steady_clock::now() - began);
   }
   for (EngineOutput& output : step.outputs)
     outputs.push_back(std::move(output));
+  if (legs_ == nullptr) return;
+  for (const RequestId over : legs_->review(outputs, first))
+    engine_->cancel(over);
 }
 
 EngineLoad EmbeddedEngine::load() const {
   EngineLoad load = engine_->load();
   load.waiting += static_cast<std::uint32_t>(waiting_.size());
+  for (const Waiting& waiting : waiting_)
+    load.prompt_tokens_waiting += waiting.request.prompt->size();
+  load.prefill = prefill_.coefficients();
   if (cache_ != nullptr) load.cache = cache_->counters();
   return load;
 }

@@ -1,7 +1,9 @@
-// EmbeddedEngine: engine::Engine as the worker's WorkerEngine, with or without a KV cache.
+// EmbeddedEngine: engine::Engine as the worker's WorkerEngine, with or without a KV cache and the
+// handoff service.
 //
 // With a cache, a request's blocks are fetched before the engine sees it; requests whose fetch is
-// under way wait here and the engine goes on with others.
+// under way wait here and the engine goes on with others. A decode leg is given to the engine at
+// once and waits there, with its blocks reserved.
 //
 // Invariants and errors: as WorkerEngine; what the engine would refuse is refused at submit().
 // Concurrency: as WorkerEngine.
@@ -12,7 +14,9 @@
 #include <memory>
 #include <vector>
 
+#include "core/kvcache/load_model.h"
 #include "engine/engine.h"
+#include "io/embedded/handoff_legs.h"
 #include "io/embedded/kv_connector.h"
 #include "service/worker/worker_engine.h"
 
@@ -24,6 +28,15 @@ class EmbeddedEngine final : public service::WorkerEngine {
 
   // Uses the KV cache from now on. Before the first request.
   Status connect(KvConnectorOptions options);
+
+  // Takes part in handoffs from now on. Before the first request; `on_news` of the port's wake is
+  // to be called from any thread.
+  void hand_off(HandoffPort& port);
+  void on_handoff_news();
+  // The service behind the port is about to go. After the last step.
+  void detach_handoff() {
+    if (legs_) legs_->detach();
+  }
 
   // Waits for the KV daemon; false when none came in time.
   bool wait_connected(Duration timeout) const {
@@ -44,9 +57,13 @@ class EmbeddedEngine final : public service::WorkerEngine {
     std::shared_ptr<KvFetch> fetch;
   };
   void admit(std::vector<EngineOutput>& outputs);
+  std::shared_ptr<KvFetch> fetch(const EngineRequest& request);
 
+  std::unique_ptr<HandoffLegs> legs_;  // outlives what engine_ holds of it
   std::unique_ptr<engine::Engine> engine_;
   std::function<void()> waker_;
+  // Seeded with nothing: until a prefill was seen, everything that is there is loaded.
+  kvcache::PrefillModel prefill_{PrefillCoefficients{}};
   std::unique_ptr<KvConnector> cache_;  // uses engine_: destroyed first
   std::deque<Waiting> waiting_;         // in order of submission
 };

@@ -162,10 +162,18 @@ std::vector<pkv_key> KvConnector::keys(std::uint32_t root, std::span<const Token
   return keys;
 }
 
-std::shared_ptr<KvFetch> KvConnector::fetch(const EngineRequest& request) {
+std::shared_ptr<KvFetch> KvConnector::fetch(const EngineRequest& request,
+                                            const PrefillCoefficients& measured) {
   if (request.cache.scope.empty()) return nullptr;
-  std::vector<TokenId> tokens = *request.prompt;
-  tokens.insert(tokens.end(), request.emitted.begin(), request.emitted.end());
+  // A request that is placed again goes on after what it has emitted; most have emitted nothing.
+  std::vector<TokenId> both;
+  std::span<const TokenId> tokens = *request.prompt;
+  if (!request.emitted.empty()) {
+    both.reserve(tokens.size() + request.emitted.size());
+    both.assign(tokens.begin(), tokens.end());
+    both.insert(both.end(), request.emitted.begin(), request.emitted.end());
+    tokens = both;
+  }
   const std::size_t blocks = (tokens.size() - 1) / kBlockTokens;
   if (blocks * kBlockTokens < options_.hit_tokens_min || blocks == 0) return nullptr;
   const std::uint32_t* const number = root(request.cache.scope);
@@ -186,8 +194,7 @@ std::shared_ptr<KvFetch> KvConnector::fetch(const EngineRequest& request) {
   wanted.ttl_class = text_or_null(request.cache.ttl_class);
   wanted.budget_us = static_cast<std::uint64_t>(
       std::chrono::duration_cast<std::chrono::microseconds>(budget).count());
-  const PrefillCoefficients cost =
-      options_.weighs_loads ? prefill_.coefficients() : PrefillCoefficients{};
+  const PrefillCoefficients cost = options_.weighs_loads ? measured : PrefillCoefficients{};
   wanted.prefill_base = cost.base;
   wanted.prefill_token = cost.per_token;
   wanted.prefill_pair = cost.per_pair;
@@ -283,10 +290,6 @@ bool KvConnector::computed(const engine::ComputedBlocks& c) {
 bool KvConnector::wait_connected(Duration timeout) const {
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(timeout).count();
   return pkv_wait_connected(client_, static_cast<std::uint64_t>(us)) == PKV_OK;
-}
-
-void KvConnector::observe_prefill(const engine::LonePrefill& pass, Duration took) {
-  prefill_.observe(Tokens(pass.context), Tokens(pass.fresh), took);
 }
 
 void KvConnector::give_back(std::span<const BlockId> blocks) {

@@ -26,7 +26,6 @@
 #include <vector>
 
 #include <penstock_kv.h>
-#include "core/kvcache/load_model.h"
 #include "domain/engine.h"
 #include "engine/engine.h"
 
@@ -72,13 +71,12 @@ class KvConnector final : public engine::BlockSink {
   KvConnector(const KvConnector&) = delete;
   KvConnector& operator=(const KvConnector&) = delete;
 
-  // Starts fetching; null when there is nothing to fetch.
-  std::shared_ptr<KvFetch> fetch(const EngineRequest& request);
+  // Starts fetching; null when there is nothing to fetch. `cost` is what computing costs here;
+  // zeros: everything that is there is loaded.
+  std::shared_ptr<KvFetch> fetch(const EngineRequest& request, const PrefillCoefficients& cost);
   // The prefix to submit with a request whose fetch is final; null when too little came.
   std::shared_ptr<engine::PrefixLoad> prefix(std::shared_ptr<KvFetch> fetch);
   bool computed(const engine::ComputedBlocks& blocks) override;
-  // A pass that computed one prompt chunk only took so long.
-  void observe_prefill(const engine::LonePrefill& pass, Duration took);
   // Gives back blocks that the daemon has copied.
   void tend();
   // Waits for a KV daemon; for tests and benches.
@@ -113,8 +111,6 @@ class KvConnector final : public engine::BlockSink {
   std::unordered_map<std::string, std::uint32_t> roots_;  // by scope
   std::size_t held_ = 0;                                  // blocks held for the daemon
   CacheUse counters_;
-  // Seeded with nothing: until a prefill was seen, everything that is there is loaded.
-  kvcache::PrefillModel prefill_{PrefillCoefficients{}};
 
   std::atomic<bool> news_{false};
   std::mutex mutex_;

@@ -68,6 +68,8 @@ class WorkerLoop {
   bool has_work() const { return engine_.has_work(); }
   // Runs one engine step and appends its outputs. Precondition: has_work().
   void step(std::vector<StreamOutput>& outputs);
+  // Counts a step in which there was nothing to do.
+  void turn() { ++steps_; }
 
   EngineLoad load() const;
   std::size_t open() const { return open_.size(); }
