@@ -1,0 +1,111 @@
+#include "core/routing/policy.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace penstock::routing {
+
+std::string_view to_string(PlaceReason reason) {
+  switch (reason) {
+    case PlaceReason::kNoRanks:
+      return "no ranks are known";
+    case PlaceReason::kNoneAccepts:
+      return "no rank accepts requests";
+    case PlaceReason::kNoRoom:
+      return "no rank has room for its KV now";
+    case PlaceReason::kTooLarge:
+      return "no rank could ever hold its KV";
+    case PlaceReason::kOnlyCandidate:
+      return "only candidate";
+    case PlaceReason::kRandom:
+      return "random";
+    case PlaceReason::kNextInTurn:
+      return "next in turn";
+    case PlaceReason::kFewestRequests:
+      return "fewest requests";
+    case PlaceReason::kBetterOfTwo:
+      return "better of two drawn";
+    case PlaceReason::kSession:
+      return "home of its session";
+    case PlaceReason::kPrefix:
+      return "longest prefix";
+    case PlaceReason::kImbalance:
+      return "affinity gave way to balance";
+    case PlaceReason::kLowestCost:
+      return "lowest cost";
+    case PlaceReason::kTier:
+      return "ready first in its tier";
+    case PlaceReason::kCrossedTier:
+      return "gains more outside its tier than it delays others";
+    case PlaceReason::kLevel:
+      return "keeps requests and KV level";
+  }
+  std::unreachable();
+}
+
+std::int64_t kv_needed(const PlaceRequest& request) {
+  return request.prompt_tokens + request.output_tokens;
+}
+
+bool can_take(const RankView& rank, const PlaceRequest& request) {
+  return rank.accepts &&
+         (rank.kv_capacity == 0 || rank.kv_tokens + kv_needed(request) <= rank.kv_capacity);
+}
+
+bool open_decision(const PlaceRequest& request, std::span<const RankView> ranks, Decision& out) {
+  out.choice.reset();
+  out.candidates = 0;
+  out.scores.resize(ranks.size());
+  bool accepts = false;
+  bool could_ever = false;
+  std::uint32_t first = 0;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const RankView& rank = ranks[i];
+    const bool takes = can_take(rank, request);
+    out.scores[i] = takes ? 0 : kNotCandidate;
+    accepts = accepts || rank.accepts;
+    could_ever = could_ever || (rank.accepts &&
+                                (rank.kv_capacity == 0 || kv_needed(request) <= rank.kv_capacity));
+    if (takes && out.candidates++ == 0) first = static_cast<std::uint32_t>(i);
+  }
+  if (out.candidates > 1) return true;
+  if (out.candidates == 1) {
+    out.choice = first;
+    out.reason = PlaceReason::kOnlyCandidate;
+  } else {
+    out.reason = ranks.empty() ? PlaceReason::kNoRanks
+                 : !accepts    ? PlaceReason::kNoneAccepts
+                 : could_ever  ? PlaceReason::kNoRoom
+                               : PlaceReason::kTooLarge;
+  }
+  return false;
+}
+
+void choose_least(Decision& out, PlaceReason reason) {
+  double least = kNotCandidate;
+  for (std::size_t i = 0; i < out.scores.size(); ++i) {
+    if (!(out.scores[i] < least)) continue;
+    least = out.scores[i];
+    out.choice = static_cast<std::uint32_t>(i);
+  }
+  out.reason = reason;
+}
+
+std::string explain(const Decision& decision, std::span<const RankView> ranks,
+                    std::string_view policy) {
+  if (!decision.choice)
+    return fmt::format("{}: none of {} ranks: {}", policy, ranks.size(),
+                       to_string(decision.reason));
+  const RankView& rank = ranks[*decision.choice];
+  double next = kNotCandidate;
+  for (std::size_t i = 0; i < decision.scores.size(); ++i)
+    if (i != *decision.choice && decision.scores[i] < next) next = decision.scores[i];
+  std::string text = fmt::format("{}: worker {} rank {} of {} candidates: {} (score {:.6g}", policy,
+                                 rank.id.worker.value, rank.id.rank, decision.candidates,
+                                 to_string(decision.reason), decision.scores[*decision.choice]);
+  if (next < kNotCandidate) text += fmt::format("; best other {:.6g}", next);
+  return text + ')';
+}
+
+}  // namespace penstock::routing
