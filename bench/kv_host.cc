@@ -331,7 +331,12 @@ Result<double> lookups_per_second(Asker& asker, std::size_t rounds) {
   return static_cast<double>(frames * kLookupNames) / seconds_since(begin);
 }
 
-Result<double> match_p99_milliseconds(Asker& asker, std::size_t rounds) {
+struct MatchTimes {
+  double middle = 0;  // milliseconds
+  double p99 = 0;
+};
+
+Result<MatchTimes> match_times(Asker& asker, std::size_t rounds) {
   const std::vector<std::string> frames = lookup_frames(kMatchFrames, kMatchKeys, 1);
   std::vector<double> times;
   for (std::size_t round = 0; round < rounds; ++round) {
@@ -340,9 +345,8 @@ Result<double> match_p99_milliseconds(Asker& asker, std::size_t rounds) {
     TRY_STATUS(asker.answer());
     times.push_back(seconds_since(begin) * 1e3);
   }
-  const auto at = static_cast<std::ptrdiff_t>(times.size() * 99 / 100);
-  std::ranges::nth_element(times, times.begin() + at);
-  return times[static_cast<std::size_t>(at)];
+  std::ranges::sort(times);
+  return MatchTimes{times[times.size() / 2], times[times.size() * 99 / 100]};
 }
 
 }  // namespace
@@ -385,13 +389,14 @@ Result<std::vector<Figure>> kv_host_figures(const Options& options) {
   TRY(Asker asker, Asker::open(socket));
   const std::size_t rounds = options.quick ? 20'000 : 100'000;
   TRY(const double lookups, lookups_per_second(asker, rounds));
-  TRY(const double match, match_p99_milliseconds(asker, options.quick ? 1000 : 10'000));
+  TRY(const MatchTimes match, match_times(asker, options.quick ? 1000 : 10'000));
   return std::vector<Figure>{
       more_is_better("host tier get of 1 MiB, verified", get / 1e9, "GB/s", "memcpy", copy / 1e9,
                      kGetAim),
       at_least("look-ups from another process, by 32, 10 M blocks", lookups, "1/s", kLookupsMin),
-      at_most("match of 2,048 keys over the socket, 10 M blocks, p99", match, "ms",
-              kMatchMillisecondsMax)};
+      at_most("match of 2,048 keys over the socket, 10 M blocks, p50", match.middle, "ms",
+              kMatchMillisecondsMax),
+      at_most("the same, p99", match.p99, "ms", kMatchMillisecondsMax)};
 }
 
 }  // namespace penstock::bench

@@ -24,6 +24,7 @@ constexpr std::size_t kStoreBlocksMax = std::size_t{1} << 16;
 // What a daemon may take beyond a lease's budget before it counts as hung.
 constexpr auto kBudgetSlack = std::chrono::milliseconds(200);
 constexpr Duration kBudgetMax = std::chrono::hours(1);
+constexpr std::size_t kMissedNameMax = 1024;  // bytes of a request's name that the daemon keeps
 
 std::unexpected<Error> invalid(std::string message) {
   return fail(ErrorCode::kInvalidArgument, std::move(message));
@@ -220,12 +221,9 @@ Result<KvLease*> KvClient::acquire(KvRequest request) {
   lease->pool = &s.pools[root.pool];
   lease->keys.assign(request.keys.begin(), request.keys.end());
   lease->wake = std::move(request.wake);
-  lease->asked = {request.request,
-                  root.key,
-                  tenant_number(request.tenant),
-                  static_cast<std::uint32_t>(request.keys.size()),
-                  {},
-                  tier_now().wall};
+  lease->asked = {
+      request.request.substr(0, kMissedNameMax),       root.key, tenant_number(request.tenant),
+      static_cast<std::uint32_t>(request.keys.size()), {},       tier_now().wall};
   const Duration budget = std::clamp(request.budget, Duration(0), kBudgetMax);
   lease->deadline = SteadyClock::now() + budget + kBudgetSlack;
   Acquire message{lease->id,
