@@ -57,5 +57,6 @@ Result<std::vector<Figure>> run_engine(const Options&);
 Result<std::vector<Figure>> run_tokenizer(const Options&);
 Result<std::vector<Figure>> run_control(const Options&);
 Result<std::vector<Figure>> run_kv(const Options&);
+Result<std::vector<Figure>> run_transfer(const Options&);
 
 }  // namespace penstock::bench

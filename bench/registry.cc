@@ -9,6 +9,7 @@ const std::vector<Bench>& all() {
        run_tokenizer},
       {"control", "submit to first output and frames per second, over a Unix socket", run_control},
       {"kv", "the KV cache: keys, match, index memory", run_kv},
+      {"transfer", "KV out of another process's pool: shared memory, TCP, UCX", run_transfer},
   };
   return benches;
 }
