@@ -12,6 +12,7 @@
 
 #include "app/config_file.h"
 #include "app/option_table.h"
+#include "app/pools.h"
 #include "app/suggest.h"
 #include "app/values.h"
 #include "io/files/machine.h"
@@ -187,11 +188,32 @@ Status check_kv(const Options& o) {
 
 Status check_socket_path(const Options& o) {
   constexpr std::size_t kSunPathMax = 107;  // sizeof(sockaddr_un::sun_path) - 1
-  if (o.worker_socket.size() <= kSunPathMax) return {};
+  std::vector<std::string> paths = {o.worker_socket};
+  for (const PlannedWorker& worker : planned_workers(o))
+    paths.push_back(worker.socket);
+  const auto& longest = *std::ranges::max_element(paths, {}, &std::string::size);
+  if (longest.size() <= kSunPathMax) return {};
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("the socket path {} is longer than {} bytes; choose a shorter --data-dir",
-                          o.worker_socket, kSunPathMax),
+                          longest, kSunPathMax),
               "data.dir");
+}
+
+Status check_workers(const Options& o) {
+  if (auto pools = parse_pools(o.pools); !pools) {
+    Error error = std::move(pools).error();
+    error.field = "pools";
+    return std::unexpected(std::move(error));
+  }
+  const auto is_kind = [&](std::string_view kind) {
+    return o.transport == kind || o.transport.starts_with(fmt::format("{}:", kind));
+  };
+  if (is_kind("shm") || is_kind("tcp") || is_kind("ucx")) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("\"{}\" is no transport; there are shm, tcp and ucx, or an address such "
+                          "as tcp:10.0.0.5:7000",
+                          o.transport),
+              "worker.transport");
 }
 
 }  // namespace
@@ -209,7 +231,7 @@ void resolve_automatic(Options& o, const Environment& environment) {
                  : !environment.home.empty()    ? environment.home + "/.local/share/penstock"
                                                 : environment.working_dir + "/penstock-data";
   }
-  if (o.worker_socket.empty()) o.worker_socket = o.data_dir + "/run/worker.sock";
+  if (o.worker_socket.empty()) o.worker_socket = o.data_dir + "/run/" + o.worker_name + ".sock";
   if (o.kv_socket.empty()) o.kv_socket = o.data_dir + "/run/kvd.sock";
   if (o.kv_dir.empty()) o.kv_dir = o.data_dir + "/kv";
   if (o.kv_secret_file.empty()) o.kv_secret_file = o.data_dir + "/kv.secret";
@@ -244,6 +266,7 @@ Status check_options(const Options& options, Command command) {
     TRY_STATUS(check_listener(options));
   if (command == Command::kServe || command == Command::kGateway || command == Command::kWorker) {
     TRY_STATUS(check_models(options));
+    TRY_STATUS(check_workers(options));
     TRY_STATUS(check_socket_path(options));
     TRY_STATUS(check_kv(options));
   }

@@ -9,11 +9,13 @@ namespace {
 constexpr std::array kTable = {
     CommandInfo{
         Command::kServe, "serve", "Run", "", 0, "Serve models over HTTP on this machine",
-        "Starts a gateway and a worker process, waits until they are ready, prints the address "
-        "and restarts what dies. SIGTERM or Ctrl-C lets running requests finish and stops; a "
+        "Starts a KV daemon, the workers of all pools and a gateway, waits until they are ready, "
+        "prints the address and restarts what dies. SIGTERM or Ctrl-C lets running requests finish "
+        "and stops; a "
         "second one stops at once. Without API keys it listens on the loopback interface only.",
         "penstock serve                                 # the nano model on port 8080\n"
         "penstock serve --port 0 --json                 # a free port, told as JSON\n"
+        "penstock serve --pools mixed=1                 # one worker for prompts and answers\n"
         "penstock serve --model nano=models/nano --alias gpt-4o-mini=nano\n"
         "penstock serve --host 0.0.0.0 --api-key-file keys.txt --tls-cert cert.pem --tls-key "
         "key.pem\n"},
@@ -58,21 +60,23 @@ constexpr std::array kTable = {
         "penstock config docs config\n"},
     CommandInfo{Command::kGateway, "gateway", "Parts of serve", "", 0,
                 "The process that speaks HTTP; started by serve",
-                "Connects to the worker's socket, encodes prompts, streams answers.",
-                "penstock gateway --worker-socket /tmp/worker.sock --port 8080\n"},
+                "Connects to the workers, encodes prompts, places requests, streams answers.",
+                "penstock gateway --port 8080\n"
+                "penstock gateway --worker a=unix:/tmp/a.sock --worker b=10.0.0.5:7000\n"},
     CommandInfo{Command::kWorker, "worker", "Parts of serve", "", 0,
                 "The process that holds the engine; started by serve",
-                "Loads the models and serves gateways on a Unix socket.",
-                "penstock worker --worker-socket /tmp/worker.sock --model nano=models/nano\n"},
+                "Loads the models and serves gateways on a Unix socket or TCP.",
+                "penstock worker --name a --worker-socket /tmp/a.sock --model nano=models/nano\n"
+                "penstock worker --name p --role prefill --ranks 2 --worker-listen 10.0.0.5:7000 "
+                "--transport tcp:10.0.0.5:7001\n"},
     CommandInfo{Command::kKvd, "kvd", "Parts of serve", "", 0,
                 "The KV cache of this host: memory and disk; started by serve",
                 "Keeps the KV of prompts in host memory and on disk for the workers of this host.",
                 "penstock kvd --data-dir /var/lib/penstock --kv-host-memory 16GiB\n"},
     CommandInfo{
         Command::kKv, "kv", "Operate",
-        "stat | ls | explain REQUEST | warm FILE | export FILE | import FILE | verify | gc "
-        "[--dry-run] "
-        "| flush",
+        "stat | ls | explain REQUEST | warm FILE [--wait] | export FILE | import FILE | "
+        "verify [--tier TIER] | gc [--dry-run] | flush",
         2, "Look into the KV cache and look after it",
         "`stat` shows each tier, class and tenant; `ls` the scopes and builds that memory holds, "
         "and "
@@ -90,9 +94,9 @@ constexpr std::array kTable = {
         "waits until all that was accepted is on disk.",
         "penstock kv stat\n"
         "penstock kv explain chatcmpl-123 --json\n"
-        "penstock kv warm system-prompt.json --url http://127.0.0.1:8080\n"
+        "penstock kv warm system-prompt.json --wait --url http://127.0.0.1:8080\n"
         "penstock kv export tenant-a.kv --kv-scope-filter tenant:a\n"
-        "penstock kv verify\n"},
+        "penstock kv verify --tier disk\n"},
 };
 
 }  // namespace

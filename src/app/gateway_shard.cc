@@ -11,8 +11,10 @@
 
 #include "app/entropy.h"
 #include "app/kv_metrics.h"
+#include "app/pools.h"
 #include "app/request_reporter.h"
 #include "app/server_metrics.h"
+#include "core/handoff/edges.h"
 #include "core/protocol/errors.h"
 #include "io/control/engine_client.h"
 #include "io/http/asio_clock.h"
@@ -25,7 +27,8 @@ namespace {
 
 control::EngineClientOptions client_options(const GatewayShared& shared, std::uint32_t index) {
   control::EngineClientOptions options;
-  options.workers = {"unix:" + shared.options.worker_socket};
+  for (const Assignment& worker : gateway_workers(shared.options))
+    options.workers.push_back(worker.value);
   options.gateway_epoch = shared.epoch;
   options.shard = index;
   return options;
@@ -132,6 +135,9 @@ struct GatewayShard::State {
     context.limits.in_flight_max = per_shard(options.in_flight_max, options);
     context.limits.request_time_max = options.request_time_max;
     context.limits.keep_alive_interval = options.keep_alive_interval;
+    context.limits.placement.local_prefill_max = options.local_prefill_max;
+    context.limits.placement.bandwidth_near = static_cast<double>(options.bandwidth_near.value);
+    context.limits.placement.bandwidth_far = static_cast<double>(options.bandwidth_far.value);
     if (shared.kv_feed != nullptr) {
       kv_index.emplace(*shared.kv_feed, kChainCacheBytesMax);
       context.kv_index = &*kv_index;
@@ -152,9 +158,12 @@ struct GatewayShard::State {
     if (shared.kv_feed != nullptr && number == 0) publish_kv_metrics(*shared.kv_feed, metrics);
     metrics.gauge(Metric::kAccessLogLinesDropped)
         .set(static_cast<double>(shared.access_log.dropped()));
+    metrics.gauge(Metric::kGatewayPermits).set(static_cast<double>(context.ledger.requests()));
+    std::vector<std::uint64_t> edges(handoff::edges().size());
     for (const WorkerView& worker : engines.workers()) {
       const std::string id = fmt::to_string(worker.description.id.value);
       metrics.gauge(Metric::kWorkerConnected, {id}).set(worker.connected ? 1 : 0);
+      publish_handoffs(id, worker.handoffs, edges);
       for (std::size_t r = 0; r < worker.loads.size(); ++r) {
         const EngineLoad& load = worker.loads[r];
         const std::string rank = fmt::to_string(r);
@@ -177,6 +186,29 @@ struct GatewayShard::State {
           metrics.gauge(metric, {id, rank}).set(static_cast<double>(amount));
       }
     }
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      if (edges[i] == 0) continue;
+      metrics.gauge(Metric::kHandoffEdges, {handoff::name(handoff::edges()[i])})
+          .set(static_cast<double>(edges[i]));
+    }
+  }
+  void publish_handoffs(const std::string& worker, const HandoffUse& use,
+                        std::vector<std::uint64_t>& edges) {
+    const std::pair<Metric, std::uint64_t> amounts[] = {
+        {Metric::kHandoffOpen, use.open},
+        {Metric::kHandoffBlocksHeld, use.blocks_held},
+        {Metric::kHandoffPullsRunning, use.pulls_running},
+        {Metric::kHandoffReleased, use.released},
+        {Metric::kHandoffExpired, use.expired},
+        {Metric::kHandoffWithdrawn, use.withdrawn},
+        {Metric::kHandoffPullsDone, use.pulls_done},
+        {Metric::kHandoffPullsFailed, use.pulls_failed},
+        {Metric::kHandoffBytesPulled, use.bytes_pulled},
+        {Metric::kHandoffSlicesCorrupt, use.slices_corrupt}};
+    for (const auto& [metric, amount] : amounts)
+      shared.metrics.gauge(metric, {worker}).set(static_cast<double>(amount));
+    for (std::size_t i = 0; i < std::min(edges.size(), use.edges.size()); ++i)
+      edges[i] += use.edges[i];
   }
   std::string metrics_text() {
     publish();

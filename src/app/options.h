@@ -62,7 +62,20 @@ struct Options {
   Duration keep_alive_interval{};  // comments in a silent stream
   Duration drain_timeout{};        // how long running requests may finish after SIGTERM
 
+  // Pools of workers, and where requests go.
+  std::string pools;                // "prefill=1,decode=1"
+  std::vector<Assignment> workers;  // name -> address; empty: those of the pools
+  Duration local_prefill_max{};     // prompts this short are computed where they are decoded
+  Bytes bandwidth_near;             // of KV, per second: within a zone,
+  Bytes bandwidth_far;              // and between zones
+
   // The worker.
+  std::string worker_name;
+  std::string role;         // "prefill", "decode" or "mixed"
+  std::uint32_t ranks = 0;  // engines per model, each with its own KV pool and batch
+  std::string zone;
+  std::string transport;     // "shm", "tcp", "ucx" or an address
+  Duration handoff_lease{};  // KV of a prefill is kept for its reader this long after its last sign
   std::uint32_t engine_threads = 0;
   Bytes kv_memory;
   std::string kv_dtype;                // "bf16" or "f32"
@@ -78,6 +91,7 @@ struct Options {
   std::string kv_scope;                // "tenant", "user" or "deployment": who may share
   double kv_tenant_share = 0;          // of a tier, for one tenant when there are others
   std::vector<Assignment> kv_classes;  // class -> time since last use that it is kept
+  Duration kv_disk_time_max{};         // of one disk operation, then the tier is suspended
   Duration kv_fetch_base{};            // how long a request waits for its blocks: at least,
   Duration kv_fetch_per_1k{};          // and in addition per 1,024 tokens
   std::string kv_secret_file;
@@ -86,9 +100,12 @@ struct Options {
   std::vector<Assignment> kv_peers;    // name -> HOST:PORT of a daemon to ask
   std::string kv_scope_filter;         // kv export: only scopes that contain it
   bool dry_run = false;                // kv gc: say what would go
+  std::string kv_tier;                 // kv verify: "host", "disk" or "all"
+  bool wait = false;                   // kv warm: until it can be hit, in memory and on disk
 
   // Between our processes.
-  std::string worker_socket;   // Unix socket the worker listens on and the gateway connects to
+  std::string worker_socket;   // Unix socket the worker listens on
+  std::string worker_listen;   // HOST:PORT instead; empty: the socket
   std::string kv_socket;       // Unix socket of the KV daemon
   std::uint32_t ready_fd = 0;  // where a child reports that it is ready (app/ready.h); 0 = nowhere
 

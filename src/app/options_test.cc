@@ -84,7 +84,8 @@ TEST_CASE("defaults, automatic values and flags") {
   CHECK(options->host == "127.0.0.1");
   CHECK(options->port == 8080);
   CHECK(options->data_dir == "/home/ann/.local/share/penstock");
-  CHECK(options->worker_socket == "/home/ann/.local/share/penstock/run/worker.sock");
+  CHECK(options->worker_socket == "/home/ann/.local/share/penstock/run/worker-0.sock");
+  CHECK(options->pools == "prefill=1,decode=1");
   CHECK(options->kv_memory == Bytes(std::int64_t{2} << 30));
   CHECK(options->engine_threads == 16);
   CHECK(options->gateway_threads == 2);

@@ -32,7 +32,7 @@ Result<OwnServer> OwnServer::start(const Options& given) {
   options.tls_key.clear();
   options.api_key_file.clear();
   options.data_dir = folder.path();
-  options.worker_socket = folder.path() + "/run/worker.sock";
+  options.worker_socket = folder.path() + "/run/worker-0.sock";
   options.kv_socket = folder.path() + "/run/kvd.sock";
   options.kv_secret_file = folder.path() + "/kv.secret";
   options.kv_dir = folder.path() + "/kv";

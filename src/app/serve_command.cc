@@ -1,5 +1,5 @@
-// `penstock serve`: prepares the data folder, supervises one worker and one gateway, tells where
-// they are.
+// `penstock serve`: prepares the data folder, supervises KV daemon, workers and gateway, tells
+// where they are.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include "app/config_file.h"
 #include "app/console.h"
 #include "app/listen_address.h"
+#include "app/pools.h"
 #include "app/supervisor.h"
 #include "app/text_layout.h"
 #include "app/values.h"
@@ -89,6 +90,26 @@ std::string ready_json(const Options& o, const std::string& url,
                                                     {"facts", std::move(facts)}});
 }
 
+// The workers of all pools; they share out memory and threads.
+void add_workers(const Options& o, const std::string& program, const std::string& config,
+                 SupervisorPlan& plan) {
+  const std::vector<PlannedWorker> workers = planned_workers(o);
+  const auto count = static_cast<std::int64_t>(workers.size());
+  for (const PlannedWorker& worker : workers) {
+    std::vector<std::string> arguments = {program, "worker", "--config", config};
+    const auto flag = [&](std::string name, std::string value) {
+      arguments.push_back("--" + std::move(name));
+      arguments.push_back(std::move(value));
+    };
+    flag("name", worker.name);
+    flag("role", std::string(to_string(worker.role)));
+    flag("worker-socket", worker.socket);
+    flag("kv-memory", format_bytes(Bytes(o.kv_memory.value / count)));
+    flag("engine-threads", fmt::to_string(std::max<std::int64_t>(1, o.engine_threads / count)));
+    plan.children.push_back({"worker " + worker.name, std::move(arguments), kStopGrace});
+  }
+}
+
 // Mistakes that would otherwise show up in a child, later and less clearly.
 Status check_before_start(const Options& o) {
   TRY_STATUS(check_port_free(o.host, o.port));
@@ -125,12 +146,9 @@ Result<int> serve(const Options& given) {
   if (options.kv_cache == "on") {
     plan.children.push_back({"KV daemon", {program, "kvd", "--config", config}, kKvStopGrace});
   }
-  plan.children.insert(
-      plan.children.end(),
-      {
-          {"worker", {program, "worker", "--config", config}, kStopGrace},
-          {"gateway", {program, "gateway", "--config", config}, options.drain_timeout + kStopGrace},
-      });
+  add_workers(options, program, config, plan);
+  plan.children.push_back(
+      {"gateway", {program, "gateway", "--config", config}, options.drain_timeout + kStopGrace});
   plan.on_ready = [&](const std::vector<ReadyReport>& reports) -> Status {
     if (options.port == 0) {
       // A gateway that is restarted must come back on the port people know.

@@ -1,18 +1,23 @@
 // penstock worker: loads the models into embedded engines and serves them over the control plane.
 #include <fmt/format.h>
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "app/commands.h"
 #include "app/entropy.h"
+#include "app/pools.h"
 #include "app/ready.h"
 #include "app/stop_signal.h"
 #include "io/control/engine_server.h"
 #include "io/embedded/embedded_engine.h"
 #include "io/files/machine.h"
 #include "io/telemetry/log.h"
+#include "io/transport/transport_options.h"
+#include "service/handoff/handoff_service.h"
 
 namespace penstock {
 namespace {
@@ -24,11 +29,11 @@ Result<engine::KvDtype> kv_dtype(const std::string& name) {
               fmt::format("KV dtype '{}' is not known; there are bf16 and f32", name), "kv_dtype");
 }
 
-KvConnectorOptions kv_options(const Options& options, const std::string& model) {
+KvConnectorOptions kv_options(const Options& options, const std::string& rank) {
   KvConnectorOptions kv;
   kv.socket = options.kv_socket;
   kv.secret_file = options.kv_secret_file;
-  kv.name = "worker-0/" + model;
+  kv.name = options.worker_name + "/" + rank;
   kv.budget_base = options.kv_fetch_base;
   kv.budget_per_1k_tokens = options.kv_fetch_per_1k;
   kv.log = [](int, const char* text) { log_info("KV cache: {}", text); };
@@ -37,10 +42,25 @@ KvConnectorOptions kv_options(const Options& options, const std::string& model) 
 
 struct LoadedEngines {
   std::vector<std::unique_ptr<service::WorkerEngine>> engines;
+  std::vector<EmbeddedEngine*> embedded;  // the same
   std::vector<ReadyFact> facts;
 };
 
-// Opens one engine per model; the KV memory is shared out evenly.
+engine::EngineOptions engine_options(const Options& options, const Assignment& model,
+                                     engine::KvDtype dtype) {
+  const auto ranks = static_cast<std::int64_t>(options.models.size()) * options.ranks;
+  engine::EngineOptions wanted;
+  wanted.checkpoint_dir = model.value;
+  wanted.model_name = model.name;
+  wanted.threads = std::max(1U, options.engine_threads / options.ranks);
+  wanted.kv_bytes = Bytes(options.kv_memory.value / ranks);
+  wanted.kv_dtype = dtype;
+  wanted.max_batch_tokens = options.max_batch_tokens;
+  wanted.max_sequences = options.max_sequences;
+  return wanted;
+}
+
+// Opens the ranks of every model; the KV memory and the threads are shared out evenly.
 Result<LoadedEngines> open_engines(const Options& options) {
   TRY(const engine::KvDtype dtype, kv_dtype(options.kv_dtype));
   const Bytes memory = read_machine().memory_total;
@@ -52,30 +72,118 @@ Result<LoadedEngines> open_engines(const Options& options) {
   }
   LoadedEngines loaded;
   for (const Assignment& model : options.models) {
-    engine::EngineOptions wanted;
-    wanted.checkpoint_dir = model.value;
-    wanted.model_name = model.name;
-    wanted.threads = options.engine_threads;
-    wanted.kv_bytes =
-        Bytes(options.kv_memory.value / static_cast<std::int64_t>(options.models.size()));
-    wanted.kv_dtype = dtype;
-    wanted.max_batch_tokens = options.max_batch_tokens;
-    wanted.max_sequences = options.max_sequences;
-    auto opened = engine::Engine::open(wanted);
-    if (!opened) {
-      return std::unexpected(
-          std::move(opened).error().within(fmt::format("loading the model '{}'", model.name)));
-    }
-    log_info("model {}: {}", model.name, (*opened)->summary());
-    loaded.facts.push_back(
-        {"model " + model.name, fmt::format("{}, context {} tokens", (*opened)->summary(),
+    for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
+      auto opened = engine::Engine::open(engine_options(options, model, dtype));
+      if (!opened) {
+        return std::unexpected(
+            std::move(opened).error().within(fmt::format("loading the model '{}'", model.name)));
+      }
+      log_info("model {}, rank {}: {}", model.name, rank, (*opened)->summary());
+      if (rank == 0) {
+        loaded.facts.push_back({fmt::format("{} {}", options.worker_name, model.name),
+                                fmt::format("{}, context {} tokens", (*opened)->summary(),
                                             (*opened)->description().context_length)});
-    auto served = std::make_unique<EmbeddedEngine>(std::move(*opened));
-    if (options.kv_cache == "on") TRY_STATUS(served->connect(kv_options(options, model.name)));
-    loaded.engines.push_back(std::move(served));
+      }
+      auto served = std::make_unique<EmbeddedEngine>(std::move(*opened));
+      if (options.kv_cache == "on") {
+        const std::string name = fmt::format("{}/{}", model.name, rank);
+        TRY_STATUS(served->connect(kv_options(options, name)));
+      }
+      loaded.embedded.push_back(served.get());
+      loaded.engines.push_back(std::move(served));
+    }
   }
   return loaded;
 }
+
+service::RankMemory rank_memory(engine::Engine& engine) {
+  engine::KvPool& pool = engine.pool();
+  const engine::KvLayout& layout = pool.layout();
+  const ModelDescription& model = engine.description();
+  std::byte* const payloads = pool.payload(engine::BlockId{0}).data();
+  service::RankMemory memory;
+  memory.pool = {pool.fd(),
+                 payloads - pool.payload_offset(),
+                 pool.mapped_bytes(),
+                 pool.payload_offset(),
+                 layout.block_bytes(),
+                 pool.blocks()};
+  memory.payloads = payloads;
+  memory.model = model.name;
+  memory.layers = layout.layers;
+  memory.block_tokens = engine::kBlockTokens;
+  memory.slice_bytes = layout.slice_bytes();
+  memory.kv_format = fmt::format("{}; {}; weights {}", model.kv.kv_format, model.kv.engine_build,
+                                 model.kv.weights_digest);
+  return memory;
+}
+
+// The KV data plane of this worker: its transport and the handoffs of all its ranks.
+class DataPlane {
+ public:
+  static Result<std::unique_ptr<DataPlane>> open(const Options& options, Epoch epoch,
+                                                 std::vector<EmbeddedEngine*> engines) {
+    auto plane = std::make_unique<DataPlane>();
+    transport::TransportOptions wanted;
+    wanted.listen = transport_address(options);
+    TRY(plane->transport_, transport::open_transport(std::move(wanted)));
+    service::HandoffOptions handoff;
+    handoff.epoch = epoch;
+    handoff.owner.lease = options.handoff_lease;
+    plane->handoffs_.emplace(*plane->transport_, handoff);
+    plane->engines_ = std::move(engines);
+    for (EmbeddedEngine* const engine : plane->engines_) {
+      engine->hand_off(plane->handoffs_->add_rank(rank_memory(engine->engine()),
+                                                  [engine] { engine->on_handoff_news(); }),
+                       [](std::string_view why) {
+                         log_warning("a pull failed, its prompt is computed: {}", why);
+                       });
+    }
+    plane->handoffs_->start();
+    return plane;
+  }
+  // After the engines have taken their last step.
+  ~DataPlane() {
+    for (EmbeddedEngine* const engine : engines_)
+      engine->detach_handoff();
+    std::atomic<bool> gone{false};
+    transport_->clock().post([&] {
+      handoffs_.reset();
+      gone = true;
+    });
+    gone.wait(false);
+  }
+
+  std::string address() const { return transport_->address(); }
+  // Nobody reads KV here, or will.
+  bool idle() const {
+    const service::HandoffCounters now = handoffs_->counters();
+    return now.owner.open == 0 && now.pulls_running == 0;
+  }
+  HandoffUse use() const {
+    const service::HandoffCounters now = handoffs_->counters();
+    HandoffUse use;
+    use.open = now.owner.open;
+    use.blocks_held = now.owner.blocks_held;
+    use.pulls_running = now.pulls_running;
+    use.released = now.owner.released;
+    use.expired = now.owner.expired;
+    use.withdrawn = now.owner.withdrawn;
+    use.pulls_done = now.pulls_done;
+    for (const std::uint64_t failed : now.pulls_failed)
+      use.pulls_failed += failed;
+    use.bytes_pulled = now.bytes_pulled;
+    use.slices_corrupt = now.slices_corrupt;
+    for (std::size_t i = 0; i < handoff::edges().size(); ++i)
+      use.edges.push_back(now.hits.of(i));
+    return use;
+  }
+
+ private:
+  std::unique_ptr<Transport> transport_;
+  std::optional<service::HandoffService> handoffs_;
+  std::vector<EmbeddedEngine*> engines_;
+};
 
 // Ends the process when an engine has work and has not finished a step for too long: a stuck engine
 // can't be repaired from inside, but the supervisor starts a new one and the gateways place the
@@ -108,13 +216,26 @@ class StallWatch {
   std::vector<Rank> ranks_;
 };
 
+// For decode workers to pull what was computed for them; they can compute it, too.
+constexpr Duration kReadersGrace = std::chrono::seconds(2);
+
 Result<int> serve_engines(const Options& options) {
+  TRY(const WorkerRole role, parse_role(options.role));
   TRY(LoadedEngines loaded, open_engines(options));
   control::EngineServerOptions server_options;
-  server_options.listen = "unix:" + options.worker_socket;
-  server_options.name = "worker-0";
+  server_options.listen =
+      options.worker_listen.empty() ? "unix:" + options.worker_socket : options.worker_listen;
+  server_options.name = options.worker_name;
   server_options.engine = "embedded " PENSTOCK_VERSION;
   server_options.epoch = Epoch(draw_u64());
+  server_options.role = role;
+  server_options.zone = options.zone;
+  std::unique_ptr<DataPlane> plane;
+  if (role != WorkerRole::kMixed) {
+    TRY(plane, DataPlane::open(options, server_options.epoch, loaded.embedded));
+    server_options.transport = plane->address();
+    server_options.handoffs = [p = plane.get()] { return p->use(); };
+  }
   TRY(const auto server,
       control::EngineServer::start(std::move(server_options), std::move(loaded.engines)));
   log_info("serving engines at {}", server->address());
@@ -126,8 +247,10 @@ Result<int> serve_engines(const Options& options) {
   log_info("draining");
   server->drain([&empty] { empty = true; });
   const bool finished = wait_until([&empty] { return empty.load(); }, options.drain_timeout);
+  if (plane) wait_until([&plane] { return plane->idle(); }, kReadersGrace);
   if (!finished) log_warning("stopping with requests still running");
   server->stop();
+  plane.reset();
   return 0;
 }
 

@@ -93,6 +93,24 @@ struct CacheUse {
   bool operator==(const CacheUse&) const = default;
 };
 
+// What a worker's part in handoffs has come to, since it started; `open`, `blocks_held` and
+// `pulls_running` are as of now.
+struct HandoffUse {
+  std::uint64_t open = 0;         // prefill side, those in quarantine included
+  std::uint64_t blocks_held = 0;  // of its pools, for readers
+  std::uint64_t pulls_running = 0;
+  std::uint64_t released = 0;
+  std::uint64_t expired = 0;
+  std::uint64_t withdrawn = 0;
+  std::uint64_t pulls_done = 0;
+  std::uint64_t pulls_failed = 0;
+  std::uint64_t bytes_pulled = 0;
+  std::uint64_t slices_corrupt = 0;
+  std::vector<std::uint64_t> edges;  // taken, in the order of core/handoff's edges()
+
+  bool operator==(const HandoffUse&) const = default;
+};
+
 // The load of one rank, sent at least every 200 ms.
 struct EngineLoad {
   std::uint64_t step = 0;  // steps done since the engine started; standing still means hung
@@ -126,6 +144,7 @@ struct ModelDescription {
   std::uint32_t vocab_size = 0;
   bool bit_exact = false;  // law 3: the engine promises identical bits on every path
   KvIdentity kv = {};
+  std::uint32_t kv_token_bytes = 0;  // of one token's KV in all layers
 };
 
 enum class WorkerRole : std::uint8_t { kMixed, kPrefill, kDecode };

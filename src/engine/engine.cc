@@ -137,7 +137,8 @@ Result<std::unique_ptr<Engine>> Engine::open(EngineOptions options) {
                         usable,
                         config.vocab_size,
                         true,
-                        kv_identity(config, layout, digest, probed)};
+                        kv_identity(config, layout, digest, probed),
+                        static_cast<std::uint32_t>(layout.block_bytes() / kBlockTokens)};
   state->options = std::move(options);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }

@@ -28,6 +28,7 @@ struct WorkerView {
   std::vector<EngineLoad> loads;  // one per rank
   bool connected = false;
   bool draining = false;
+  HandoffUse handoffs;
   Instant heard_at;             // last frame; standing still for 2 s means absent
   std::uint32_t in_flight = 0;  // requests of this gateway shard
 };

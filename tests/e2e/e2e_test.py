@@ -91,8 +91,8 @@ class Server:
                 "messages": [{"role": "user", "content": content}], **fields}
         return self.request("POST", "/v1/chat/completions", body, headers)
 
-    def children(self, role):
-        """Process ids of our children with that role."""
+    def children(self, role, name=""):
+        """Process ids of our children with that role, and with an argument that starts so."""
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -102,9 +102,15 @@ class Server:
                     parent = int(file.read().rsplit(")", 1)[1].split()[1])
             except (OSError, IndexError):
                 continue
-            if parent == self.process.pid and role.encode() in words[1:2]:
+            if (parent == self.process.pid and role.encode() in words[1:2] and
+                    any(word.startswith(name.encode()) for word in words[2:])):
                 found.append(int(pid))
         return found
+
+    def metric(self, name):
+        """The sum of a metric over its labels."""
+        metrics = self.request("GET", "/metrics")[2]
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", metrics, re.M))
 
     def access_lines(self, count):
         """The access log's lines about chats, once there are `count`; else an empty list."""
@@ -112,9 +118,8 @@ class Server:
         return lines if len(lines) >= count else []
 
     def running(self):
-        """Sequences that the worker computes now."""
-        metrics = self.request("GET", "/metrics")[2]
-        return int(re.search(r"penstock_worker_requests_running\{[^}]*\} (\d+)", metrics).group(1))
+        """Sequences that the workers compute now."""
+        return int(self.metric("penstock_worker_requests_running"))
 
     def is_ready(self):
         try:
@@ -403,7 +408,7 @@ class Stopping(unittest.TestCase):
     def test_children_die_with_the_supervisor(self):
         server = Server()
         children = server.children("worker") + server.children("gateway")
-        self.assertEqual(len(children), 2)
+        self.assertEqual(len(children), 3)  # two workers
         server.process.kill()
         server.process.wait()
         wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") and
@@ -420,7 +425,7 @@ class Stopping(unittest.TestCase):
                 asked = {"max_tokens": 3500, "ignore_eos": True, **fields}
                 undisturbed = answer(server, "Count to 9.", **asked)
                 self.assertEqual(undisturbed.finish, "length")
-                gateway, worker = server.children("gateway"), server.children("worker")
+                gateway, worker = server.children("gateway"), server.children("worker", "decode")
                 disturbed = Stream(server, "Count to 9.", **asked)
                 begun = [next(disturbed.events) for _ in range(20)]
                 os.kill(worker[0], signal.SIGKILL)
@@ -432,7 +437,7 @@ class Stopping(unittest.TestCase):
                 line = wait_for(lambda: server.access_lines(2), "the access log")[1]
                 self.assertEqual((line["status"], line["outcome"]), (200, "length"))
                 self.assertGreaterEqual(line["moves"], 1)
-                wait_for(lambda: server.children("worker") not in ([], worker) and server.is_ready(),
+                wait_for(lambda: server.children("worker", "decode") not in ([], worker) and server.is_ready(),
                          "the service to come back")
                 self.assertEqual(answer(server, "Count to 9.", **asked)._replace(usage=None),
                                  undisturbed._replace(usage=None))
@@ -498,6 +503,32 @@ class Stopping(unittest.TestCase):
             self.assertIn('penstock_kv_tier_blocks{tier="disk"}', metrics)
             line = server.access_lines(1)[-1]
             self.assertIn("expected_cached_tokens", line)
+
+    def test_a_prompt_that_was_warmed_is_found_on_disk_after_a_crash(self):
+        with Server("--kv-host-memory", "64MiB") as server:
+            path = os.path.join(server.folder, "prompt.txt")
+            with open(path, "w") as file:
+                file.write(self.long_prompt(8))
+            warm = ("warm", path, "--wait", "--json", "--url", f"http://127.0.0.1:{server.port}")
+            said = json.loads(self.kv(server, *warm))
+            whole_blocks = (said["prompt_tokens"] - 1) // 64 * 64
+            self.assertEqual((said["cached_before"], said["cached_now"]), (0, whole_blocks))
+            self.assertTrue(said["disk_written"])
+            self.assertEqual(json.loads(self.kv(server, *warm))["cached_before"], whole_blocks)
+            on_disk = json.loads(self.kv(server, "verify", "--tier", "disk", "--json"))
+            self.assertEqual((on_disk["host_blocks"], on_disk["bad_blocks"]), (0, 0))
+            self.assertGreaterEqual(on_disk["disk_blocks"], whole_blocks // 64)
+            killed = server.children("kvd")
+            os.kill(killed[0], signal.SIGKILL)
+            wait_for(lambda: server.children("kvd") not in ([], killed), "the daemon to come back")
+            wait_for(lambda: self.asked(server, self.long_prompt(8))[2] == whole_blocks, "a hit from disk")
+            stat = json.loads(self.kv(server, "stat", "--json"))
+            tenants = [row for row in stat["tenants"] if row["disk_blocks"] >= whole_blocks // 64]
+            self.assertEqual(len(tenants), 1)
+            self.assertGreater(tenants[0]["disk_bytes"], 0)
+            metrics = server.request("GET", "/metrics")[2]
+            self.assertIn('penstock_kv_disk_class_bytes{class="chat"}', metrics)
+            self.assertIn('penstock_kv_tier_idle_seconds{of="median",tier="disk"}', metrics)
 
     def test_what_one_host_computed_another_loads(self):
         with tempfile.TemporaryDirectory() as folder:

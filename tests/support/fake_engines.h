@@ -15,6 +15,8 @@ class FakeEngines final : public EngineClient {
     WorkerId worker;
     EngineRequest request;
     Sink sink;
+    std::map<std::uint32_t, std::uint32_t> tokens = {};  // so far, by choice
+    std::uint32_t finished = 0;                          // choices
   };
 
   explicit FakeEngines(Clock& clock) : clock_(clock) {}
@@ -27,6 +29,7 @@ class FakeEngines final : public EngineClient {
     description.name = std::move(model);
     description.context_length = context_length;
     view.description.models.push_back(std::move(description));
+    view.loads.emplace_back();
     view.connected = true;
     workers_.push_back(std::move(view));
   }
@@ -41,10 +44,23 @@ class FakeEngines final : public EngineClient {
     output.request = target.request.id;
     output.choice = choice;
     output.cached_tokens = 2;
+    if (choice == 0 && target.tokens.empty()) {
+      target.tokens[0] = static_cast<std::uint32_t>(target.request.emitted.size());
+    }
+    output.index = target.tokens[choice];
+    target.tokens[choice] += static_cast<std::uint32_t>(tokens.size());
     for (const TokenId token : tokens)
       output.tokens.push_back({token, -0.5F, {}});
     output.finish = finish;
     clock_.post([this, id = target.request.id, output] { deliver(id, output); });
+  }
+  // Ends the request submitted last but `back` with an error.
+  void fail(Error error, std::size_t back = 0) {
+    EngineOutput output;
+    output.request = open_[open_.size() - 1 - back].request.id;
+    output.finish = FinishReason::kError;
+    output.error = std::move(error);
+    clock_.post([this, id = output.request, output] { deliver(id, output); });
   }
   // The worker dies: every open request on it gets an error.
   void kill(std::size_t index) {
@@ -77,10 +93,11 @@ class FakeEngines final : public EngineClient {
 
  private:
   void deliver(RequestId id, const EngineOutput& output) {
-    for (const Open& open : open_) {
+    for (Open& open : open_) {
       if (open.request.id != id) continue;
       const Sink sink = open.sink;  // the sink may change the list
-      if (output.error) forget(id);
+      if (output.finish) ++open.finished;
+      if (output.error || open.finished == open.request.sampling.choices) forget(id);
       sink(output);
       return;
     }

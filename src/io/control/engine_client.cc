@@ -139,6 +139,7 @@ void StreamEngineClient::State::on_frame(std::size_t index, const wire::WorkerFr
   }
   view.heard_at = clock.now();
   view.draining = link.checker.draining();
+  view.handoffs = link.checker.handoffs();
   view.loads = link.checker.loads();
   if (link.phase == Phase::kConnecting) {
     link.phase = Phase::kConnected;

@@ -294,6 +294,7 @@ void encode(const WorkerDescription& worker, wire::WorkerHello& hello) {
     kv.set_kv_format(model.kv.kv_format);
     kv.set_block_tokens(model.kv.block_tokens);
     kv.set_window_tokens(model.kv.window_tokens);
+    out.set_kv_token_bytes(model.kv_token_bytes);
   }
 }
 
@@ -335,7 +336,8 @@ Result<WorkerDescription> decode(const wire::WorkerHello& hello) {
                              model.vocab_size(),
                              model.bit_exact(),
                              {kv.weights_digest(), kv.engine_build(), kv.kv_format(),
-                              kv.block_tokens(), kv.window_tokens()}});
+                              kv.block_tokens(), kv.window_tokens()},
+                             model.kv_token_bytes()});
   }
   return worker;
 }
@@ -399,6 +401,37 @@ Result<std::vector<EngineLoad>> decode(
          cost});
   }
   return out;
+}
+
+void encode(const HandoffUse& use, wire::HandoffUse& out) {
+  out.set_open(use.open);
+  out.set_blocks_held(use.blocks_held);
+  out.set_pulls_running(use.pulls_running);
+  out.set_released(use.released);
+  out.set_expired(use.expired);
+  out.set_withdrawn(use.withdrawn);
+  out.set_pulls_done(use.pulls_done);
+  out.set_pulls_failed(use.pulls_failed);
+  out.set_bytes_pulled(use.bytes_pulled);
+  out.set_slices_corrupt(use.slices_corrupt);
+  out.mutable_edges()->Add(use.edges.begin(), use.edges.end());
+}
+
+Result<HandoffUse> decode(const wire::HandoffUse& in) {
+  if (static_cast<std::size_t>(in.edges_size()) > kHandoffEdgesMax)
+    return broken(
+        fmt::format("{} edges of handoffs, more than {}", in.edges_size(), kHandoffEdgesMax));
+  return HandoffUse{in.open(),
+                    in.blocks_held(),
+                    in.pulls_running(),
+                    in.released(),
+                    in.expired(),
+                    in.withdrawn(),
+                    in.pulls_done(),
+                    in.pulls_failed(),
+                    in.bytes_pulled(),
+                    in.slices_corrupt(),
+                    {in.edges().begin(), in.edges().end()}};
 }
 
 void append(const EngineOutput& output, bool has_logprobs, wire::Output& out) {

@@ -28,6 +28,7 @@ inline constexpr std::uint32_t kProtocolVersion = 1;
 inline constexpr std::size_t kMessageBytesMax = std::size_t{32} << 20;
 inline constexpr std::size_t kModelsMax = 1024;
 inline constexpr std::size_t kRanksMax = 4096;
+inline constexpr std::size_t kHandoffEdgesMax = 256;
 inline constexpr std::size_t kErrorTextMax = 4096;  // bytes of an error message on the wire
 inline constexpr std::uint32_t kVocabMax = 1U << 24;
 inline constexpr std::uint32_t kContextMax = 1U << 28;
@@ -43,6 +44,9 @@ void encode(const EngineLoad& load, std::uint32_t rank, wire::RankLoad& out);
 // Checks ranks 0..n-1 in order, models in range, used <= total and no absurd counts.
 Result<std::vector<EngineLoad>> decode(
     const google::protobuf::RepeatedPtrField<wire::RankLoad>& loads, std::size_t models);
+
+void encode(const HandoffUse& use, wire::HandoffUse& out);
+Result<HandoffUse> decode(const wire::HandoffUse& in);
 
 // Adds `output` to `out`, which is new or holds earlier tokens of the same request and choice.
 void append(const EngineOutput& output, bool has_logprobs, wire::Output& out);

@@ -57,6 +57,9 @@ struct EngineServer::State final : public StreamHost {
     if (options.on_frame) options.on_frame();
   }
   bool draining() const override { return is_draining.load(); }
+  std::optional<HandoffUse> handoffs() const override {
+    return options.handoffs ? std::optional(options.handoffs()) : std::nullopt;
+  }
   Instant now() const override { return options.now ? options.now() : monotonic_now(); }
 
   struct Entry {

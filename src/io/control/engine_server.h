@@ -43,6 +43,8 @@ struct EngineServerOptions {
   service::WorkerLimits worker;  // of each engine
   MailboxLimits mailbox;         // of each engine
   std::function<Instant()> now;  // for stall detection; empty = the monotonic clock
+  // What heartbeats say of handoffs; called under a stream's lock: may take a lock of its own only.
+  std::function<HandoffUse()> handoffs;
   // Called as each frame goes to the wire, under the stream's lock: must not call back or block.
   std::function<void()> on_frame;
 };

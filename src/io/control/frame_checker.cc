@@ -55,6 +55,9 @@ Result<std::vector<EngineOutput>> FrameChecker::check(const wire::WorkerFrame& f
   }
   TRY_STATUS(check_loads(frame));
   draining_ = frame.draining();
+  if (frame.has_handoffs()) {
+    TRY(handoffs_, decode(frame.handoffs()));
+  }
   std::vector<EngineOutput> outputs;
   outputs.reserve(static_cast<std::size_t>(frame.outputs_size()));
   for (const wire::Output& output : frame.outputs())

@@ -40,6 +40,7 @@ class FrameChecker {
   const WorkerDescription& description() const { return description_; }
   const std::vector<EngineLoad>& loads() const { return loads_; }
   bool draining() const { return draining_; }
+  const HandoffUse& handoffs() const { return handoffs_; }
   // Requests the worker has not finished, those forgotten included.
   std::size_t open() const { return open_.size(); }
 
@@ -58,6 +59,7 @@ class FrameChecker {
 
   bool greeted_ = false;
   bool draining_ = false;
+  HandoffUse handoffs_;
   std::uint64_t step_ = 0;
   WorkerDescription description_;
   std::vector<EngineLoad> loads_;

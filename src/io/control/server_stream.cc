@@ -48,6 +48,7 @@ void ServerStream::beat() {
               host_.now() - write_started_at_ > limits_.stall_max;
     if (!stalled && !closing_) {
       pending_.touch();
+      beating_ = true;
       write_if_idle();
     }
   }
@@ -78,6 +79,9 @@ void ServerStream::cut_off(const std::string& reason) {
 void ServerStream::build_frame() {
   wire::WorkerFrame& frame = pending_.frame();
   frame.set_draining(host_.draining());
+  if (std::exchange(beating_, false)) {
+    if (const auto use = host_.handoffs()) encode(*use, *frame.mutable_handoffs());
+  }
   board_.visit([&](const std::vector<EngineLoad>& loads) {
     std::uint64_t steps = 0;
     for (std::uint32_t rank = 0; rank < loads.size(); ++rank) {

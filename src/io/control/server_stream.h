@@ -17,6 +17,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -44,9 +45,10 @@ class StreamHost {
   virtual void on_cut_off(ServerStream& stream, const std::string& reason) = 0;
   // The stream's threads are about to end; from another thread, it may be destroyed.
   virtual void on_done(ServerStream& stream) = 0;
-  // These are called with the stream's mutex held and take no lock.
+  // These are called with the stream's mutex held and take no lock that is held around a stream's.
   virtual void on_frame() = 0;  // a frame is about to be written
   virtual bool draining() const = 0;
+  virtual std::optional<HandoffUse> handoffs() const = 0;
   virtual Instant now() const = 0;
 };
 
@@ -95,6 +97,7 @@ class ServerStream {
   std::mutex mutex_;
   std::condition_variable changed_;  // remainder or broken
   PendingFrame pending_;
+  bool beating_ = false;     // the next frame is a heartbeat
   wire::WorkerFrame frame_;  // kept for its memory
   std::string bytes_;        // the frame being written
   std::size_t written_ = 0;  // of bytes_

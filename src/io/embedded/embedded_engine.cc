@@ -13,10 +13,11 @@ Status EmbeddedEngine::connect(KvConnectorOptions options) {
   return {};
 }
 
-void EmbeddedEngine::hand_off(HandoffPort& port) {
+void EmbeddedEngine::hand_off(HandoffPort& port, HandoffLegs::Log log) {
   legs_ = std::make_unique<HandoffLegs>(
       *engine_, port, [this](const EngineRequest& request) { return fetch(request); },
-      [this](std::shared_ptr<KvFetch> fetched) { return cache_->prefix(std::move(fetched)); });
+      [this](std::shared_ptr<KvFetch> fetched) { return cache_->prefix(std::move(fetched)); },
+      std::move(log));
 }
 
 void EmbeddedEngine::on_handoff_news() {

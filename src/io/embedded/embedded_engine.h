@@ -29,10 +29,11 @@ class EmbeddedEngine final : public service::WorkerEngine {
   // Uses the KV cache from now on. Before the first request.
   Status connect(KvConnectorOptions options);
 
-  // Takes part in handoffs from now on. Before the first request; `on_news` of the port's wake is
-  // to be called from any thread.
-  void hand_off(HandoffPort& port);
+  // Takes part in handoffs from now on. Before the first request; the port's wake is to call
+  // on_handoff_news(), from any thread.
+  void hand_off(HandoffPort& port, HandoffLegs::Log log = {});
   void on_handoff_news();
+  engine::Engine& engine() { return *engine_; }
   // The service behind the port is about to go. After the last step.
   void detach_handoff() {
     if (legs_) legs_->detach();

@@ -34,7 +34,7 @@ class HandoffLegs::RemoteLeg final : public engine::RemotePrefix {
     if (pull_->state() == Pull::State::kRunning) return false;
     if (pull_->state() == Pull::State::kDone) return true;
     if (!std::exchange(looked_, true)) {
-      ++legs_.pulls_failed_;
+      if (legs_.log_) legs_.log_(pull_->why());
       fetch_ = legs_.fetch_(request_);
     }
     return fetch_ == nullptr || fetch_->final();
@@ -67,8 +67,12 @@ class HandoffLegs::RemoteLeg final : public engine::RemotePrefix {
 };
 
 HandoffLegs::HandoffLegs(engine::Engine& engine, HandoffPort& port, Fallback fetch,
-                         MakePrefix prefix)
-    : engine_(engine), port_(&port), fetch_(std::move(fetch)), prefix_(std::move(prefix)) {
+                         MakePrefix prefix, Log log)
+    : engine_(engine),
+      port_(&port),
+      fetch_(std::move(fetch)),
+      prefix_(std::move(prefix)),
+      log_(std::move(log)) {
   engine_.set_leg_sink(this);
 }
 

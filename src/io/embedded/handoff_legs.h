@@ -30,8 +30,12 @@ class HandoffLegs final : public engine::LegSink {
   using Fallback = std::function<std::shared_ptr<KvFetch>(const EngineRequest&)>;
   using MakePrefix = std::function<std::shared_ptr<engine::PrefixLoad>(std::shared_ptr<KvFetch>)>;
 
+  // Told why a pull failed.
+  using Log = std::function<void(std::string_view)>;
+
   // Outlives what `engine` holds of it.
-  HandoffLegs(engine::Engine& engine, HandoffPort& port, Fallback fetch, MakePrefix prefix);
+  HandoffLegs(engine::Engine& engine, HandoffPort& port, Fallback fetch, MakePrefix prefix,
+              Log log);
 
   // The service is about to go: it is not called any more.
   void detach() { port_ = nullptr; }
@@ -54,7 +58,6 @@ class HandoffLegs final : public engine::LegSink {
 
   void on_news() { news_.store(true, std::memory_order_release); }
   bool has_news() const { return news_.load(std::memory_order_acquire); }
-  std::uint64_t pulls_failed() const { return pulls_failed_; }
 
  private:
   class RemoteLeg;
@@ -67,9 +70,9 @@ class HandoffLegs final : public engine::LegSink {
   HandoffPort* port_;
   Fallback fetch_;
   MakePrefix prefix_;
+  Log log_;
   std::map<RequestId, PrefillLeg> prefills_;
   std::vector<EngineOutput> arrived_;  // first tokens from afar
-  std::uint64_t pulls_failed_ = 0;
   std::atomic<bool> news_{false};
 };
 

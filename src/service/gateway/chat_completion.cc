@@ -27,6 +27,8 @@ ChatCompletion::ChatCompletion(GatewayContext& context, HttpExchange& exchange,
 Task<void> ChatCompletion::run() {
   const Status status = co_await serve();
   settle(status);
+  if (record_.moves > 0)
+    record_.placement += fmt::format("; moved {} times, last: {}", record_.moves, run_.moved_to());
   if (!status) co_await answer_error(status.error());
 }
 
@@ -98,10 +100,15 @@ Status ChatCompletion::check_size(const std::vector<PromptSpan>& spans) const {
 }
 
 Task<Status> ChatCompletion::place_and_submit() {
-  CO_TRY(const Placement placement, co_await run_.place(model_->name));
+  PlacementRequest wanted{model_->name, static_cast<std::uint32_t>(prompt_->size()), 0};
+  CO_TRY(Placement placement, co_await run_.place(wanted));
   CO_TRY_STATUS(check_length(placement.model));
-  record_.placement = placement.reason;
   match(placement.model);
+  wanted.cached = static_cast<std::uint32_t>(record_.expected_cached_tokens);
+  if (wanted.cached > 0) {
+    CO_TRY(placement, co_await run_.place(wanted));
+  }
+  record_.placement = placement.reason + record_.placement;
   begin_answer();
   record_.queue = context_.clock.now() - received_at_;
   EngineRequest request;

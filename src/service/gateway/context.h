@@ -16,7 +16,9 @@
 #include "port/observer.h"
 #include "service/gateway/cache_policy.h"
 #include "service/gateway/model_catalog.h"
+#include "service/gateway/placement.h"
 #include "service/gateway/prompt_encoder.h"
+#include "service/gateway/rank_ledger.h"
 
 namespace penstock::gateway {
 
@@ -29,6 +31,7 @@ struct GatewayLimits {
   std::uint32_t moves_max = 3;              // placements after the first, per request
   std::uint32_t default_max_tokens = 8192;  // when the client gives none
   std::uint32_t default_max_tokens_thinking = 65536;
+  PlacementLimits placement;
   protocol::ChatLimits chat;
 };
 
@@ -46,6 +49,7 @@ struct GatewayContext {
   std::function<std::string()> metrics_text;
   CachePolicy cache = {};
   KvIndex* kv_index = nullptr;  // null: nothing is known of KV held elsewhere
+  RankLedger ledger = {};       // what this shard has under way
 };
 
 }  // namespace penstock::gateway

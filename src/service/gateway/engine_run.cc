@@ -19,17 +19,24 @@ EngineRun::~EngineRun() {
   release();
 }
 
-void EngineRun::release() {
-  if (submitted_) context_.engines.forget(request_.id);
-  submitted_ = false;
+void EngineRun::end(Running& leg) {
+  if (std::exchange(leg.open, false)) context_.engines.forget(leg.id);
+  leg.permit.give_back();
 }
 
-Task<Result<Placement>> EngineRun::place(std::string_view model) {
+void EngineRun::release() {
+  for (Running& leg : legs_)
+    end(leg);
+}
+
+Task<Result<Placement>> EngineRun::place(PlacementRequest request) {
+  cached_ = request.cached;
   const Instant give_up =
       std::min(deadline_, context_.clock.now() + context_.limits.worker_wait_max);
   while (true) {
     if (abandoned_) co_return std::unexpected(*abandoned_);
-    auto placement = pick_worker(context_.engines.workers(), model);
+    auto placement = gateway::place(context_.engines.workers(), context_.ledger, request,
+                                    context_.limits.placement);
     if (placement || context_.clock.now() >= give_up) co_return placement;
     co_await Sleep(context_.clock, context_.limits.worker_wait_step);
   }
@@ -37,18 +44,104 @@ Task<Result<Placement>> EngineRun::place(std::string_view model) {
 
 Status EngineRun::submit(const Placement& placement, EngineRequest request) {
   request_ = std::move(request);
-  request_.id = RequestId(context_.rng.next_u64());
-  TRY_STATUS(context_.engines.submit(placement.worker, request_,
-                                     [this](EngineOutput output) { receive(std::move(output)); }));
-  submitted_ = true;
+  if (received_.empty()) received_.assign(request_.sampling.choices, 0);
+  placed_at_ = received_[0];
+  if (!placement.prefill) return submit_leg(placement.decode, {}, placement.fresh);
+  HandoffRef handoff;
+  handoff.leg = Leg::kPrefill;
+  handoff.id = {context_.rng.next_u64(), context_.rng.next_u64()};
+  TRY_STATUS(submit_leg(*placement.prefill, handoff, placement.fresh));
+  handoff.leg = Leg::kDecode;
+  handoff.source = placement.transport;
+  handoff.source_epoch = placement.epoch;
+  if (Status sent = submit_leg(placement.decode, handoff, 0); !sent) {
+    release();
+    return sent;
+  }
   return {};
 }
 
-void EngineRun::receive(EngineOutput output) {
+Status EngineRun::submit_leg(RankId rank, const HandoffRef& handoff, std::uint32_t fresh) {
+  Running& leg = at(handoff.leg);
+  leg.id = RequestId(context_.rng.next_u64());
+  EngineRequest request = request_;
+  request.id = leg.id;
+  request.rank = rank.rank;
+  request.handoff = handoff;
+  TRY_STATUS(context_.engines.submit(
+      rank.worker, std::move(request),
+      [this, which = handoff.leg](EngineOutput output) { receive(which, std::move(output)); }));
+  leg.open = true;
+  leg.permit = RankPermit(context_.ledger, rank, {fresh, 1});
+  return {};
+}
+
+void EngineRun::receive(Leg leg, EngineOutput output) {
+  Running& running = at(leg);
+  if (output.error || output.finish == FinishReason::kCancelled) {
+    running.open = false;  // it was the last
+    lost(leg, std::move(output));
+    return;
+  }
+  if (!output.tokens.empty()) running.permit.prompt_done();
+  if (output.finish == FinishReason::kHandedOff) {
+    output.finish.reset();
+    // With several choices each says so.
+    if (output.choice + 1 == request_.sampling.choices) {
+      running.open = false;
+      running.permit.give_back();
+    }
+  } else if (output.finish && request_.sampling.choices == 1) {
+    running.open = false;
+    release();
+  }
+  if (trim(output)) queue(std::move(output));
+}
+
+// A leg has failed. The prefill leg matters until its first token has come.
+void EngineRun::lost(Leg leg, EngineOutput output) {
+  at(leg).permit.give_back();
+  if (leg == Leg::kPrefill && received_[0] > placed_at_ && at(Leg::kDecode).open) return;
+  release();
+  if (!output.error) {
+    output.finish = FinishReason::kError;
+    output.error = Error{ErrorCode::kUnavailable, "the worker dropped the request", {}, {}};
+  }
+  queue(std::move(output));
+}
+
+bool EngineRun::trim(EngineOutput& output) {
+  if (output.choice >= received_.size()) return false;
+  std::uint32_t& received = received_[output.choice];
+  const auto end = output.index + static_cast<std::uint32_t>(output.tokens.size());
+  if (!output.tokens.empty() && output.index > received) {
+    release();
+    output.finish = FinishReason::kError;
+    output.error = Error{ErrorCode::kInternal,
+                         fmt::format("choice {} goes on at token {} after {} (report this)",
+                                     output.choice, output.index, received),
+                         {},
+                         {}};
+    output.tokens.clear();
+    return true;
+  }
+  if (end > received) {
+    output.tokens.erase(output.tokens.begin(), output.tokens.begin() + (received - output.index));
+    output.index = received;
+    received = end;
+    return true;
+  }
+  output.tokens.clear();
+  return output.finish.has_value() || output.cached_tokens > 0;
+}
+
+void EngineRun::queue(EngineOutput output) {
   for (EngineOutput& queued : outputs_.items()) {
-    const bool merges = queued.choice == output.choice && !queued.finish && !output.error;
+    const bool merges =
+        queued.choice == output.choice && !queued.finish && !queued.error && !output.error;
     if (!merges) continue;
     std::ranges::move(output.tokens, std::back_inserter(queued.tokens));
+    queued.cached_tokens = std::max(queued.cached_tokens, output.cached_tokens);
     queued.finish = output.finish;
     return;
   }
@@ -84,7 +177,6 @@ Task<Result<std::optional<EngineOutput>>> EngineRun::next(Instant wake_at) {
 
 // The worker died or refused: place the request again, or pass the error on.
 Task<Status> EngineRun::move_on(const Error& why) {
-  submitted_ = false;  // an error output is the last one
   const bool resumable = request_.sampling.choices == 1 || !emitted_any_;
   if (why.code != ErrorCode::kUnavailable) co_return std::unexpected(why);
   if (!resumable || moves_ >= context_.limits.moves_max) {
@@ -93,7 +185,9 @@ Task<Status> EngineRun::move_on(const Error& why) {
                    "the worker that served this request failed; try again");
   }
   ++moves_;
-  CO_TRY(const Placement placement, co_await place(request_.model));
+  const auto tokens = static_cast<std::uint32_t>(request_.prompt->size() + request_.emitted.size());
+  CO_TRY(const Placement placement, co_await place({request_.model, tokens, cached_}));
+  moved_to_ = placement.reason;
   co_return submit(placement, std::move(request_));
 }
 

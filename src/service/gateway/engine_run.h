@@ -1,17 +1,27 @@
-// EngineRun: one request on the engines, from submit to the last output, wherever it runs.
+// EngineRun: one request on the engines, from placement to the last output, wherever it runs.
 //
-// Owns the engine's side of a request: destroying it forgets the request, so no path leaks one.
+// It is the one owner of everything the request holds outside: its legs (submitted requests) and
+// its permits in the ledger. A request is one leg on one rank, or two: the prefill leg computes the
+// prompt and the first token, the decode leg pulls the KV meanwhile and goes on. Both are submitted
+// at once, name the same handoff, and may both report the first token: the first report counts. Any
+// end of the request, or of the decode leg, ends the other.
+//
+// When a worker dies the run is placed again and goes on: with the tokens emitted so far when there
+// is one choice, else only if nothing was emitted yet (law 3: the same text follows, because
+// sampling depends on seed, choice and position only). A prefill leg that fails after its first
+// token doesn't matter: the decode leg has the KV, or computes it.
+//
 // Outputs of a choice merge while the reader is busy (a slow client), so memory is bounded by the
-// tokens asked for. When the worker dies the run is placed again and goes on: with the tokens
-// emitted so far when there is one choice, else only if nothing was emitted yet (law 3: the same
-// text follows, because sampling depends on seed, choice and position only).
+// tokens asked for.
 //
-// Invariants: next() yields each token once and in order, over any number of moves.
+// Invariants: next() yields each token once and in order, over any number of moves and legs; after
+// stop(), abandon() or the destructor no leg runs and no permit is held.
 // Errors: submit() as EngineClient; next() kDeadlineExceeded, what abandon() gave, the
 // engine's own error, or kUnavailable when the moves are used up.
 // Concurrency: shard thread only.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,31 +38,50 @@ class EngineRun {
   EngineRun(const EngineRun&) = delete;
   EngineRun& operator=(const EngineRun&) = delete;
 
-  // Waits for a worker that serves the model, up to worker_wait_max and the deadline.
-  Task<Result<Placement>> place(std::string_view model);
-  // Sends the request to the placed worker. request.id is set here.
+  // Waits for workers that can take the request, up to worker_wait_max and the deadline.
+  Task<Result<Placement>> place(PlacementRequest request);
+  // Sends the request to the placed ranks. request.id is set here.
   Status submit(const Placement& placement, EngineRequest request);
   // The next output; nullopt when `wake_at` passes first.
   Task<Result<std::optional<EngineOutput>>> next(Instant wake_at);
-  // Nobody wants the answer any more: place() and next() fail with `why`, the engine stops.
+  // Nobody wants the answer any more: place() and next() fail with `why`, the engines stop.
   void abandon(Error why);
-  // Everything needed has come (a stop string): the engine stops, next() is not called again.
+  // Everything needed has come (a stop string): the engines stop, next() is not called again.
   void stop();
 
   std::uint32_t moves() const { return moves_; }
+  // Where it was placed after the first time, and why; empty without a move.
+  const std::string& moved_to() const { return moved_to_; }
 
  private:
-  void receive(EngineOutput output);
+  // A request at a worker.
+  struct Running {
+    RequestId id;
+    bool open = false;
+    RankPermit permit;
+  };
+  Running& at(Leg leg) { return legs_[leg == Leg::kPrefill ? 0 : 1]; }
+  Status submit_leg(RankId rank, const HandoffRef& handoff, std::uint32_t fresh);
+  void end(Running& leg);
+  void receive(Leg leg, EngineOutput output);
+  void lost(Leg leg, EngineOutput output);
+  // Cuts what came already off the front; false when nothing is left.
+  bool trim(EngineOutput& output);
+  void queue(EngineOutput output);
   Task<Status> move_on(const Error& why);
   void release();
 
   GatewayContext& context_;
   Instant deadline_;
   EngineRequest request_;  // `emitted` grows with the outputs
-  bool submitted_ = false;
+  std::uint32_t cached_ = 0;
+  std::array<Running, 2> legs_;          // prefill; decode or whole
+  std::vector<std::uint32_t> received_;  // tokens so far, by choice
+  std::uint32_t placed_at_ = 0;          // tokens of choice 0 when it was placed last
   bool emitted_any_ = false;
   std::optional<Error> abandoned_;
   std::uint32_t moves_ = 0;
+  std::string moved_to_;
   Channel<EngineOutput> outputs_;
 };
 

@@ -281,7 +281,7 @@ HttpResponse Gateway::health(RequestRecord& record) const {
 bool Gateway::ready() const {
   if (draining_) return false;
   for (const auto& served : context_.catalog.models()) {
-    if (!pick_worker(context_.engines.workers(), served->name)) return false;
+    if (!is_served(context_.engines.workers(), served->name)) return false;
   }
   return true;
 }

@@ -15,7 +15,7 @@
 #include <fmt/format.h>
 
 #include "base/rng.h"
-#include "service/handoff/test_worker.h"
+#include "tests/support/handoff_worker.h"
 
 namespace penstock::service {
 namespace {

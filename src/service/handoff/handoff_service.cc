@@ -38,7 +38,9 @@ struct HandoffService::State {
 };
 
 HandoffService::HandoffService(Transport& transport, HandoffOptions options)
-    : state_(std::make_unique<State>(*this, transport, std::move(options))) {
+    : state_(std::make_unique<State>(*this, transport, std::move(options))) {}
+
+void HandoffService::start() {
   State& state = *state_;
   const std::weak_ptr<bool> alive = state.alive;
   TransportEvents events;
@@ -81,7 +83,7 @@ HandoffService::HandoffService(Transport& transport, HandoffOptions options)
                                   std::uint64_t generation) {
     return !alive.expired() && state_->owner.readable(peer, pool, block, generation);
   };
-  transport.set_events(std::move(events));
+  state.transport.set_events(std::move(events));
 }
 
 HandoffService::~HandoffService() {

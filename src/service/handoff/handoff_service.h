@@ -73,7 +73,7 @@ class Outbox;
 
 class HandoffService {
  public:
-  // Sets the transport's events. The transport outlives it.
+  // The transport outlives it.
   HandoffService(Transport& transport, HandoffOptions options);
   // Running pulls fail, and their blocks are back, before it returns.
   ~HandoffService();
@@ -83,6 +83,8 @@ class HandoffService {
   // Publishes the rank's pool. `wake` is called on the transport's thread when there are freed
   // blocks or a pull has ended. The port lives as long as the service.
   HandoffPort& add_rank(const RankMemory& memory, std::function<void()> wake);
+  // Sets the transport's events: it begins. Once, after all ranks were added.
+  void start();
 
   // As of the last turn. Any thread.
   HandoffCounters counters() const { return published_.get(); }

@@ -64,6 +64,7 @@ class TestWorker {
     rank.slice_bytes = kTestSliceBytes;
     rank.kv_format = "test";
     port = &service->add_rank(rank, [this] { ++wakes; });
+    service->start();
   }
 
   std::byte* payload(std::uint32_t block) {
