@@ -3,15 +3,15 @@
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
+#include <memory>
 
-#include "app/api_client.h"
 #include "app/commands.h"
 #include "app/console.h"
 #include "app/kv_report.h"
+#include "app/kv_tool.h"
 #include "app/kv_transfer.h"
 #include "app/suggest.h"
 #include "core/kvcache/key_chain.h"
-#include "io/files/files.h"
 #include "io/files/kv_secret.h"
 #include "io/kv/kv_session.h"
 
@@ -56,48 +56,6 @@ Result<const KvQuestion*> find_question(const Options& options) {
                           did_you_mean(options.words[0], names)));
 }
 
-// The body of a request that computes a prompt and hardly anything else.
-Result<std::string> warming_body(const std::string& text, const std::string& model) {
-  boost::system::error_code error;
-  const boost::json::value value = boost::json::parse(text, error);
-  boost::json::object body;
-  if (!error && value.is_object() && value.get_object().contains("messages")) {
-    body = value.get_object();
-  } else {
-    body["messages"] = {{{"role", "user"}, {"content", text}}};
-  }
-  if (!body.contains("model")) body["model"] = model;
-  for (const char* ours : {"stream", "stream_options", "max_completion_tokens", "n"})
-    body.erase(ours);
-  body["max_tokens"] = 1;
-  return boost::json::serialize(body);
-}
-
-// Computes a prompt through the API, so that it is kept.
-Result<int> warm(const Options& options) {
-  if (options.words.size() != 2) {
-    return fail(ErrorCode::kInvalidArgument,
-                "give a file: `penstock kv warm FILE`. It holds the text of a prompt, or the JSON "
-                "body of a chat completion with its messages and tools");
-  }
-  TRY(const std::string text, read_file(options.words[1], Bytes(32 << 20)));
-  const ApiTarget target{options.url.empty() ? "http://127.0.0.1:8080" : options.url,
-                         key_from_environment(), options.ca_file, true};
-  TRY(const auto models, list_models(target));
-  if (models.empty()) return fail(ErrorCode::kModelNotFound, "the server lists no model");
-  TRY(const std::string body, warming_body(text, models[0]));
-  TRY(const std::string answer, complete(target, body));
-  boost::system::error_code error;
-  const boost::json::value parsed = boost::json::parse(answer, error);
-  const auto* const usage = error ? nullptr : parsed.as_object().if_contains("usage");
-  if (usage == nullptr) return fail(ErrorCode::kDataLoss, "the server's answer has no usage");
-  if (options.json) return print_data(pretty_json(boost::json::serialize(*usage)));
-  return print_data(fmt::format(
-      "{} tokens of prompt were offered to the cache; {} of them were there already",
-      usage->at("prompt_tokens").to_number<std::int64_t>(),
-      usage->at("prompt_tokens_details").at("cached_tokens").to_number<std::int64_t>()));
-}
-
 bool has_bad_blocks(const std::string& verify) {
   boost::system::error_code error;
   const boost::json::value parsed = boost::json::parse(verify, error);
@@ -131,7 +89,8 @@ Status print_answer(const Options& options, std::string_view question, const std
   if (options.json) {
     text = pretty_json(answer);
   } else if (question == "stat") {
-    TRY(const std::string names, session.admin("ls", R"({"limit":1000})", kQuestionTimeout));
+    TRY(const std::string first, session.admin("ls", R"({"limit":1000})", kQuestionTimeout));
+    TRY(const std::string names, all_roots(first, session));
     text = kv_stat_text(answer, names);
   } else if (question == "ls") {
     TRY(const std::string all, all_roots(answer, session));
@@ -152,11 +111,7 @@ Status print_answer(const Options& options, std::string_view question, const std
 
 }  // namespace
 
-Result<int> run_kv(const Options& options) {
-  if (!options.words.empty() && options.words[0] == "warm") return warm(options);
-  if (!options.words.empty() && (options.words[0] == "export" || options.words[0] == "import"))
-    return run_kv_transfer(options);
-  TRY(const KvQuestion* const question, find_question(options));
+Result<std::unique_ptr<kv::KvSession>> open_kv_tool(const Options& options) {
   // A tool sees no blocks, so it needs no secret; the daemon looks at it when it is there.
   KvSecret secret{};
   if (auto found = read_kv_secret(options.kv_secret_file); found) {
@@ -164,19 +119,29 @@ Result<int> run_kv(const Options& options) {
   } else if (found.error().code != ErrorCode::kNotFound) {
     return std::unexpected(std::move(found).error());
   }
-  TRY(const auto session,
-      kv::KvSession::connect(options.kv_socket, "tool", "penstock kv",
-                             kvcache::KeyChain(secret).key_check(), kHelloTimeout));
+  return kv::KvSession::connect(options.kv_socket, "tool", "penstock kv",
+                                kvcache::KeyChain(secret).key_check(), kHelloTimeout);
+}
+
+Result<int> run_kv(const Options& options) {
+  if (!options.words.empty() && options.words[0] == "warm") return run_kv_warm(options);
+  if (!options.words.empty() && (options.words[0] == "export" || options.words[0] == "import"))
+    return run_kv_transfer(options);
+  TRY(const KvQuestion* const question, find_question(options));
+  TRY(const auto session, open_kv_tool(options));
   boost::json::object arguments;
   if (question->takes_word) arguments["request"] = options.words[1];
   if (options.dry_run) arguments["dry_run"] = true;
-  const bool shows_progress = is_terminal(stderr);
+  if (question->name == "verify") arguments["tier"] = options.kv_tier;
+  std::unique_ptr<ProgressBar> bar;
   TRY(const std::string answer,
       session->admin(std::string(question->name), boost::json::serialize(arguments),
                      question->timeout, [&](std::string_view part) {
-                       if (shows_progress) fmt::print(stderr, "\r\x1b[K{}", part);
+                       const auto [done, total] = kv_verify_progress(part);
+                       if (bar == nullptr) bar = std::make_unique<ProgressBar>("verify", total);
+                       bar->update(done);
                      }));
-  if (shows_progress) fmt::print(stderr, "\r\x1b[K");
+  bar.reset();
   // A tier with damaged blocks is a finding, for scripts too.
   const int code = question->name == "verify" && has_bad_blocks(answer) ? 1 : 0;
   TRY_STATUS(print_answer(options, question->name, answer, *session));

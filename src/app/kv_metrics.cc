@@ -29,6 +29,16 @@ class Publisher {
     metrics_.gauge(metric, labels).set(amount);
   }
 
+  // What each class holds on disk.
+  void classes() {
+    const json::value* const classes = find(stat_, "disk", "classes");
+    if (classes == nullptr || !classes->is_array()) return;
+    for (const json::value& one : classes->get_array()) {
+      metrics_.gauge(Metric::kKvDiskClassBytes, {one.at("class").as_string()})
+          .set(one.at("bytes").to_number<double>());
+    }
+  }
+
   // One series per reason; `tier` empty: the reason is the only label.
   void reasons(Metric metric, std::string_view tier, std::string_view part, std::string_view key) {
     const json::value* const counts = find(stat_, part, key);
@@ -56,6 +66,11 @@ void publish(const json::value& stat, Metrics& metrics) {
   to.number(Metric::kKvTierUsed, {"disk"}, "disk", "bytes");
   to.number(Metric::kKvTierCapacity, {"host"}, "host", "arena_bytes");
   to.number(Metric::kKvTierCapacity, {"disk"}, "disk", "bytes_total");
+  for (const char* tier : {"host", "disk"}) {
+    to.number(Metric::kKvTierIdle, {tier, "oldest"}, tier, "oldest_idle_seconds");
+    to.number(Metric::kKvTierIdle, {tier, "median"}, tier, "median_idle_seconds");
+  }
+  to.classes();
   to.number(Metric::kKvTierInService, {"disk"}, "disk", "in_service");
   to.number(Metric::kKvTierHitBlocks, {"host"}, "acquires", "hit_blocks_host");
   to.number(Metric::kKvTierHitBlocks, {"disk"}, "acquires", "hit_blocks_disk");

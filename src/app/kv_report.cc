@@ -36,7 +36,7 @@ constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
     {"corrupt", "a checksum did not match; the copy is quarantined"},
     {"io_error", "the disk failed to read it"},
     {"tier_off", "the disk tier is out of service"},
-    {"no_daemon", "no KV daemon answered"},
+    {"no_daemon", "the KV daemon was not there, or ended before it answered"},
     {"removed", "removed by hand"},
 };
 
@@ -127,7 +127,8 @@ std::string tiers(const json::value& stat) {
                   age(host, "oldest_idle_seconds"), counts(host, "removals"), held});
   if (const json::value& disk = stat.at("disk"); disk.is_object()) {
     rows.push_back({"disk", fmt::to_string(number(disk, "blocks")), bytes(disk, "bytes"),
-                    bytes(disk, "bytes_total"), "", "", counts(disk, "removals"),
+                    bytes(disk, "bytes_total"), age(disk, "median_idle_seconds"),
+                    age(disk, "oldest_idle_seconds"), counts(disk, "removals"),
                     text(disk, "state")});
   }
   if (const json::value& peers = stat.at("peers"); peers.is_object()) {
@@ -139,24 +140,27 @@ std::string tiers(const json::value& stat) {
 
 std::string tenants(const json::value& stat, std::string_view ls) {
   const auto names = tenant_names(ls);
-  Rows rows = {{"class", "tenant", "in memory", "stored", "hits memory", "hits disk", "hits peers",
-                "hit tokens", "misses", "hit rate", "removed"}};
+  Rows rows = {{"class", "tenant", "in memory", "on disk", "stored", "hits memory", "hits disk",
+                "hits peers", "hit tokens", "misses", "hit rate", "removed", "removed from disk"}};
   for (const json::value& row : stat.at("tenants").as_array()) {
     const auto known = names.find(text(row, "tenant"));
     const std::int64_t hits = number(row, "hit_blocks_host") + number(row, "hit_blocks_disk") +
                               number(row, "hit_blocks_peer");
     const std::int64_t all = hits + number(row, "miss_blocks");
-    rows.push_back(
-        {text(row, "class"), known == names.end() ? text(row, "tenant") : known->second,
-         bytes(row, "host_bytes"), fmt::to_string(number(row, "stored_blocks")),
-         fmt::to_string(number(row, "hit_blocks_host")),
-         fmt::to_string(number(row, "hit_blocks_disk")),
-         fmt::to_string(number(row, "hit_blocks_peer")), fmt::to_string(number(row, "hit_tokens")),
-         fmt::to_string(number(row, "miss_blocks")),
-         all == 0 ? "-" : fmt::format("{} %", 100 * hits / all), counts(row, "removals")});
+    rows.push_back({text(row, "class"), known == names.end() ? text(row, "tenant") : known->second,
+                    bytes(row, "host_bytes"), bytes(row, "disk_bytes"),
+                    fmt::to_string(number(row, "stored_blocks")),
+                    fmt::to_string(number(row, "hit_blocks_host")),
+                    fmt::to_string(number(row, "hit_blocks_disk")),
+                    fmt::to_string(number(row, "hit_blocks_peer")),
+                    fmt::to_string(number(row, "hit_tokens")),
+                    fmt::to_string(number(row, "miss_blocks")),
+                    all == 0 ? "-" : fmt::format("{} %", 100 * hits / all), counts(row, "removals"),
+                    counts(row, "disk_removals")});
   }
-  return rows.size() == 1 ? "nothing was stored or asked for yet\n"
-                          : table(rows, {false, false, true, true, true, true, true, true, true});
+  return rows.size() == 1
+             ? "nothing was stored or asked for yet\n"
+             : table(rows, {false, false, true, true, true, true, true, true, true, true});
 }
 
 std::string capacity(const json::value& stat) {
@@ -229,6 +233,7 @@ std::string kv_list_text(std::string_view ls) {
 std::string kv_explain_text(std::string_view explain) {
   return rendered(explain, [&](const json::value& answer) {
     std::string out;
+    bool is_new = false;
     for (const json::value& a : answer.at("acquires").as_array()) {
       out += fmt::format("{} in scope {}: {} of {} blocks served\n", text(a, "request"),
                          text(a, "scope"), number(a, "blocks_served"), number(a, "blocks_asked"));
@@ -236,6 +241,7 @@ std::string kv_explain_text(std::string_view explain) {
       for (const json::value& run : a.at("runs").as_array()) {
         out += run_line(run);
         told += number(run, "blocks");
+        is_new |= text(run, "missed") == "never_stored";
       }
       if (told < number(a, "blocks_asked")) {
         out += fmt::format("  {} further blocks are not explained, only the first ones are kept\n",
@@ -248,6 +254,12 @@ std::string kv_explain_text(std::string_view explain) {
             bytes(*p, "load_bytes"), real(*p, "load_ms"), real(*p, "prefill_after_ms"),
             real(*p, "prefill_without_ms"), real(a, "took_ms"));
       }
+    }
+    if (const std::int64_t since = number(answer, "daemon_started"); is_new && since > 0) {
+      out += fmt::format(
+          "this KV daemon was started at {:%Y-%m-%d %H:%M:%S} UTC; what only the memory of the one "
+          "before it held counts as never stored\n",
+          fmt::gmtime(since));
     }
     return out;
   });
@@ -274,6 +286,17 @@ std::string kv_verify_text(std::string_view verify) {
       out += "  " + json::serialize(bad) + "\n";
     return out;
   });
+}
+
+std::pair<std::size_t, std::size_t> kv_verify_progress(std::string_view part) {
+  boost::system::error_code error;
+  const json::value parsed = json::parse(part, error);
+  if (error || !parsed.is_object()) return {0, 0};
+  const auto count = [&](std::string_view key) {
+    return static_cast<std::size_t>(number(parsed, key));
+  };
+  const std::size_t done = count("host_blocks") + count("disk_blocks") + count("gone_meanwhile");
+  return {done, done + count("host_blocks_left") + count("disk_blocks_left")};
 }
 
 }  // namespace penstock

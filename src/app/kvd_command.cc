@@ -17,6 +17,7 @@
 #include "io/files/kv_secret.h"
 #include "io/kv/kv_server.h"
 #include "io/kv/peer_tier.h"
+#include "io/kv/tier_clock.h"
 #include "io/telemetry/log.h"
 
 namespace penstock {
@@ -32,12 +33,6 @@ std::vector<TtlClassSpec> ttl_classes(const Options& options) {
   return classes;
 }
 
-TierNow tier_now() {
-  using namespace std::chrono;
-  return {Instant(steady_clock::now().time_since_epoch()),
-          UnixSeconds(duration_cast<seconds>(system_clock::now().time_since_epoch()).count())};
-}
-
 // The disk tier, or null: a cache without its disk still serves.
 std::unique_ptr<disk::DiskTier> open_disk(const Options& options,
                                           const std::vector<TtlClassSpec>& classes,
@@ -51,13 +46,14 @@ std::unique_ptr<disk::DiskTier> open_disk(const Options& options,
   wanted.log.segments = static_cast<std::uint32_t>(
       options.kv_disk_size.value / (kvcache::kSegmentUnitsMax * kvcache::kUnitBytes));
   wanted.log.tenant_share_max = options.kv_tenant_share;
+  wanted.io_time_max = options.kv_disk_time_max;
   wanted.notice = [](disk::DiskNotice level, const std::string& text) {
     if (level == disk::DiskNotice::kInfo) log_info("KV disk: {}", text);
     if (level == disk::DiskNotice::kWarning) log_warning("KV disk: {}", text);
     if (level == disk::DiskNotice::kAlarm) log_error("KV disk: {}", text);
   };
   auto opened = disk::open_disk_tier(options.kv_dir, options.kv_encryption_key_file,
-                                     std::move(wanted), tier_now());
+                                     std::move(wanted), kv::tier_now());
   if (opened) return std::move(*opened);
   failure = opened.error().message;
   log_error("KV disk: {}; going on with host memory only", failure);
@@ -73,9 +69,24 @@ Result<std::unique_ptr<kv::PeerTier>> open_peers(const Options& options, const K
   wanted.secret = secret;
   wanted.name = options.kv_listen.empty() ? "a host that serves none" : options.kv_listen;
   wanted.log = [](std::string_view text) { log_warning("{}", text); };
-  auto opened = kv::PeerTier::open(std::move(wanted), tier_now());
+  auto opened = kv::PeerTier::open(std::move(wanted), kv::tier_now());
   if (!opened) return fail(opened.error().code, opened.error().message, "kv.peers");
   return opened;
+}
+
+// What the one who starts it is told: "64 MiB of host memory, 1 GiB of disk in /data/kv (12
+// blocks found)".
+std::string describe_tiers(const Options& options, const disk::DiskTier* disk,
+                           const std::string& disk_failure, bool huge_pages) {
+  std::string text = fmt::format("{} of host memory{}", describe_bytes(options.kv_host_memory),
+                                 huge_pages ? " in huge pages" : "");
+  if (disk != nullptr) {
+    text += fmt::format(", {} of disk in {} ({} blocks found)",
+                        describe_bytes(options.kv_disk_size), options.kv_dir, disk->stats().blocks);
+  } else {
+    text += disk_failure.empty() ? ", no disk" : ", no disk: " + disk_failure;
+  }
+  return text;
 }
 
 Result<int> serve_kv(const Options& options) {
@@ -92,7 +103,9 @@ Result<int> serve_kv(const Options& options) {
     // A key that is not there would silently mean a cache without its disk.
     TRY_STATUS(read_secret_file(options.kv_encryption_key_file, Bytes(4096)));
   }
-  auto disk = open_disk(options, server_options.daemon.classes, server_options.daemon.disk_failure);
+  std::string disk_failure;
+  auto disk = open_disk(options, server_options.daemon.classes, disk_failure);
+  server_options.daemon.disk_failure = disk_failure;
   server_options.log = [](std::string_view text) { log_info("{}", text); };
   if (!options.kv_listen.empty()) {
     server_options.peer_server.emplace();
@@ -108,9 +121,7 @@ Result<int> serve_kv(const Options& options) {
     log_info("KV cache for other hosts at {}, port {}", options.kv_listen, server->peer_port());
   report_ready(
       options.ready_fd,
-      {0,
-       {{"KV cache", fmt::format("{} of host memory{}", describe_bytes(options.kv_host_memory),
-                                 server->huge_pages() ? " in huge pages" : "")}}});
+      {0, {{"KV cache", describe_tiers(options, disk.get(), disk_failure, server->huge_pages())}}});
   wait_for_stop_signal();
   server->stop();
   loop.join();
