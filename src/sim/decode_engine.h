@@ -1,0 +1,90 @@
+// A model of one decode engine: ranks that step together, with continuous batching and a KV pool.
+//
+// Each step gives every running request one token and lasts as long as the slowest rank, times a
+// sample of moe_lb. Between steps requests that wait join when the rank has a place and KV for what
+// they have; when growth fills a pool, the newest request of the rank is preempted: it waits, and
+// its KV is computed again (its tokens so far, at prefill cost, on this rank) when it returns.
+//
+// Steps cost O(ranks), not O(requests): a rank keeps its batch and its KV as numbers, and a request
+// is touched when it joins, leaves or is preempted.
+//
+// Concurrency: one thread, on the queue's time. Source: design.md sections 7, 9.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <queue>
+#include <vector>
+
+#include "base/rng.h"
+#include "core/routing/profile.h"
+#include "sim/event_queue.h"
+
+namespace penstock::sim {
+
+struct DecodeEvents {
+  std::function<void(RequestId)> finished;
+  // One step is over: it took so long, and gave so many tokens.
+  std::function<void(std::size_t engine, double seconds, std::int64_t tokens)> stepped;
+  // A request's first token here, so long after it came.
+  std::function<void(RequestId)> joined;
+};
+
+class DecodeEngine {
+ public:
+  DecodeEngine(EventQueue& queue, const routing::Profile& profile, std::size_t index,
+               std::size_t ranks, std::uint64_t seed, const DecodeEvents& events);
+
+  // `context` tokens of KV are there; `left` tokens are to be generated (at least one).
+  void push(std::size_t rank, RequestId id, std::int64_t context, std::int64_t left);
+
+  std::int64_t running(std::size_t rank) const { return ranks_[rank].batch; }
+  std::int64_t waiting(std::size_t rank) const {
+    return static_cast<std::int64_t>(ranks_[rank].waiting.size());
+  }
+  std::int64_t kv_tokens(std::size_t rank) const { return ranks_[rank].kv_tokens; }
+  std::size_t ranks() const { return ranks_.size(); }
+  std::uint64_t preemptions() const { return preemptions_; }
+
+ private:
+  struct Member {
+    RequestId id;
+    std::int64_t context = 0;  // when it joined
+    std::int64_t left = 0;     // when it joined
+    std::uint64_t joined_step = 0;
+    std::size_t rank = 0;
+    bool running = false;
+    bool recompute = false;  // its KV is gone
+  };
+  struct Rank {
+    std::int64_t batch = 0;
+    std::int64_t kv_tokens = 0;
+    double recompute_seconds = 0;        // owed in the next step
+    std::deque<std::uint32_t> waiting;   // members
+    std::vector<std::uint32_t> running;  // members, by joining; may hold ones that have left
+  };
+  using Finish = std::pair<std::uint64_t, std::uint32_t>;  // step, member
+
+  void begin_step();
+  void end_step(double seconds);
+  void join(Rank& rank);
+  void preempt(Rank& rank);
+  void leave(std::uint32_t member);
+
+  EventQueue& queue_;
+  const routing::Profile& profile_;
+  std::size_t index_;
+  Rng rng_;
+  const DecodeEvents& events_;
+  std::vector<Rank> ranks_;
+  std::vector<Member> members_;
+  std::vector<std::uint32_t> free_;
+  std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;
+  std::vector<routing::StepLoad> loads_;
+  std::uint64_t step_ = 0;
+  bool stepping_ = false;
+  std::uint64_t preemptions_ = 0;
+};
+
+}  // namespace penstock::sim

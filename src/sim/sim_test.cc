@@ -1,0 +1,316 @@
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "sim/block_cache.h"
+#include "sim/cluster.h"
+#include "sim/decode_engine.h"
+#include "sim/event_queue.h"
+#include "sim/histogram.h"
+#include "sim/prefill_engine.h"
+#include "sim/rank_reports.h"
+
+#include <doctest/doctest.h>
+
+namespace penstock::sim {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+Instant at(double s) {
+  return Instant{} + routing::to_duration(s);
+}
+
+// --- event queue
+
+TEST_CASE("events run in time, then in the order of their calls; cancelled ones don't") {
+  EventQueue queue;
+  std::vector<int> ran;
+  queue.call_at(at(2), [&] { ran.push_back(4); });
+  queue.call_at(at(1), [&] {
+    ran.push_back(1);
+    queue.post([&] { ran.push_back(3); });
+    queue.call_at(at(0), [&] { ran.push_back(33); });  // in the past: now
+  });
+  queue.call_at(at(1), [&] { ran.push_back(2); });
+  const auto never = queue.call_at(at(1.5), [&] { ran.push_back(99); });
+  queue.cancel(never);
+  queue.cancel(never);
+  CHECK(queue.run_until(at(1.7), 100));
+  CHECK(ran == std::vector<int>{1, 2, 3, 33});
+  CHECK(queue.now() == at(1.7));
+  CHECK(!queue.empty());
+  CHECK(queue.run(100));
+  CHECK(ran.back() == 4);
+  CHECK(queue.now() == at(2));
+  CHECK(queue.empty());
+  queue.cancel(never);
+  CHECK(queue.empty());
+}
+
+TEST_CASE("what repeats for ever is found out, and nothing is lost") {
+  EventQueue queue;
+  int ran = 0;
+  std::function<void()> again = [&] {
+    ++ran;
+    queue.post(again);
+  };
+  queue.post(again);
+  CHECK(!queue.run_until(at(1), 1000));
+  CHECK(ran == 1000);
+  CHECK(!queue.run_until(at(1), 10));
+  CHECK(ran == 1010);
+}
+
+// --- histogram and cache
+
+TEST_CASE("quantiles are within a percent") {
+  Histogram h;
+  CHECK(h.quantile(0.99) == 0);
+  CHECK(h.share_within(1) == 1);
+  for (int i = 1; i <= 10'000; ++i)
+    h.add(i * 1e-3);
+  for (const double q : {0.01, 0.5, 0.9, 0.99, 1.0})
+    CHECK(h.quantile(q) == doctest::Approx(10 * q).epsilon(0.011));
+  CHECK(h.share_within(5) == doctest::Approx(0.5).epsilon(0.02));
+  CHECK(h.mean() == doctest::Approx(5.0005));
+  h.add(0);
+  h.add(1e9);
+  CHECK(h.quantile(1) >= 1e4);
+}
+
+TEST_CASE("the cache: prefixes, least recently used first, time to live") {
+  BlockCache cache(4, seconds(10));
+  const std::vector<std::uint64_t> a{1, 2, 3};
+  const std::vector<std::uint64_t> b{1, 5};
+  CHECK(cache.match(a, at(0)) == 0);
+  cache.insert(a, at(0));
+  CHECK(cache.match(a, at(1)) == 3);
+  CHECK(cache.match(b, at(1)) == 1);
+  cache.insert(b, at(2));
+  CHECK(cache.size() == 4);
+  cache.insert(std::vector<std::uint64_t>{6}, at(3));  // 2 is the oldest now
+  CHECK(cache.peek(a, at(3)) == 1);
+  CHECK(cache.match(b, at(3)) == 2);
+  CHECK(cache.peek(b, at(14)) == 0);
+  CHECK(cache.match(b, at(14)) == 0);
+  CHECK(cache.size() == 0);
+  BlockCache none(0, seconds(1));
+  none.insert(a, at(0));
+  CHECK(none.match(a, at(0)) == 0);
+}
+
+// --- reports
+
+TEST_CASE("a gateway believes late reports plus what it has placed since") {
+  RankReports reports(2, 1);
+  reports.placed(0, 0, {.seconds = 5});
+  auto snapshot = reports.snapshot(0, {.seconds = 3});
+  reports.placed(0, 0, {.seconds = 1});
+  reports.placed(1, 0, {.seconds = 7});
+  reports.arrive(std::move(snapshot));
+  routing::RankView view;
+  reports.fill(0, 0, view);
+  CHECK(view.outstanding_seconds == doctest::Approx(4));
+  reports.fill(1, 0, view);
+  CHECK(view.outstanding_seconds == doctest::Approx(10));
+}
+
+// --- engines
+
+routing::Profile small() {
+  routing::Profile p;
+  p.name = "small";
+  p.basis = routing::ProfileBasis::kPlaceholder;
+  p.prefill_pool = {
+      .ranks = 4, .group_ranks = 2, .host_ranks = 2, .kv_tokens = 1'000'000, .requests_max = 100};
+  p.decode_pool = {
+      .ranks = 4, .group_ranks = 4, .host_ranks = 2, .kv_tokens = 100'000, .requests_max = 50};
+  p.costs.prefill = {0.01, 1e-4, 0};
+  p.costs.step = {0.01, 1e-4, 1e-8};
+  p.costs.load.fill({0.001, 1e9});
+  p.costs.transfer_same_zone = {0.001, 1e9};
+  p.costs.transfer_other_zone = {0.001, 1e9};
+  p.kv_bytes_per_token = 1000;
+  p.chunk_budget_seconds = 0.11;
+  p.chunk_tokens_max = 8192;
+  p.context_tokens_max = 1'000'000;
+  return p;
+}
+
+TEST_CASE("a prefill step lasts as long as its slowest rank") {
+  EventQueue queue;
+  const routing::Profile profile = small();
+  std::vector<std::pair<std::uint64_t, double>> done;
+  const PrefillEvents events{.started = [](RequestId) {},
+                             .done =
+                                 [&](RequestId id, std::int64_t) {
+                                   done.emplace_back(id.value,
+                                                     routing::to_seconds(queue.now() - Instant{}));
+                                 },
+                             .stepped = [](std::size_t) {}};
+  PrefillEngine engine(queue, profile, 0, 2, 1, events);
+  engine.push(0, {RequestId(1), 0, 1500});  // 0.11 s for 1,000, then 500
+  engine.push(1, {RequestId(2), 0, 100});
+  CHECK(engine.outstanding_seconds(0) == doctest::Approx(0.16));
+  CHECK(queue.run(1000));
+  REQUIRE(done.size() == 2);
+  CHECK(done[0].first == 2);
+  CHECK(done[0].second == doctest::Approx(0.11));
+  CHECK(done[1].second == doctest::Approx(0.11 + 0.06));
+  CHECK(engine.busy_seconds() == doctest::Approx(0.17));
+  CHECK(engine.outstanding_seconds(0) == 0);
+}
+
+TEST_CASE("decode: one token a step each, joining between steps, leaving at the end") {
+  EventQueue queue;
+  routing::Profile profile = small();
+  std::vector<std::uint64_t> done;
+  double last_seconds = 0;
+  std::int64_t tokens = 0;
+  const DecodeEvents events{.finished = [&](RequestId id) { done.push_back(id.value); },
+                            .stepped =
+                                [&](std::size_t, double s, std::int64_t n) {
+                                  last_seconds = s;
+                                  tokens += n;
+                                },
+                            .joined = [](RequestId) {}};
+  DecodeEngine engine(queue, profile, 0, 4, 1, events);
+  engine.push(0, RequestId(1), 1000, 3);
+  engine.push(0, RequestId(2), 1000, 1);
+  engine.push(3, RequestId(3), 50'000, 2);
+  CHECK(queue.run(1000));
+  CHECK(done == std::vector<std::uint64_t>{2, 3, 1});
+  CHECK(tokens == 6);
+  CHECK(last_seconds == doctest::Approx(0.01 + 1e-4 + 1002e-8));
+  for (std::size_t r = 0; r < 4; ++r) {
+    CHECK(engine.running(r) == 0);
+    CHECK(engine.kv_tokens(r) == 0);
+  }
+  CHECK(engine.preemptions() == 0);
+}
+
+TEST_CASE("decode under pressure: pools hold, everyone finishes, with exactly their tokens") {
+  Rng rng(5);
+  for (int round = 0; round < 20; ++round) {
+    EventQueue queue;
+    routing::Profile profile = small();
+    profile.decode_pool.kv_tokens = 5000;
+    profile.decode_pool.requests_max = 8;
+    std::size_t finished = 0;
+    std::int64_t tokens = 0;
+    std::int64_t wanted = 0;
+    const DecodeEngine* watched = nullptr;
+    const DecodeEvents events{.finished = [&](RequestId) { ++finished; },
+                              .stepped =
+                                  [&](std::size_t, double, std::int64_t n) {
+                                    tokens += n;
+                                    for (std::size_t r = 0; r < 4; ++r) {
+                                      REQUIRE(watched->kv_tokens(r) <= 5000);
+                                      REQUIRE(watched->running(r) <= 8);
+                                    }
+                                  },
+                              .joined = [](RequestId) {}};
+    DecodeEngine engine(queue, profile, 0, 4, 1, events);
+    watched = &engine;
+    for (std::uint64_t i = 0; i < 200; ++i) {
+      const auto left = static_cast<std::int64_t>(1 + rng.below(600));
+      wanted += left;
+      const auto context = static_cast<std::int64_t>(rng.below(3000));
+      queue.call_at(at(5 * rng.uniform()), [&engine, i, context, left] {
+        engine.push(i % 4, RequestId(i), context, left);
+      });
+    }
+    CHECK(queue.run(1'000'000));
+    CHECK(finished == 200);
+    CHECK(tokens == wanted);
+    CHECK(engine.preemptions() > 0);
+    for (std::size_t r = 0; r < 4; ++r)
+      CHECK(engine.kv_tokens(r) == 0);
+  }
+}
+
+// --- cluster
+
+evaluate::Trace conversations(int n) {
+  std::string text;
+  Rng rng(9);
+  for (int i = 0; i < n; ++i) {
+    const auto blocks = 1 + rng.below(6);
+    std::string ids = "0";
+    for (std::uint64_t b = 1; b < blocks; ++b)
+      ids += ", " + std::to_string(1 + (i / 3) * 10 + b);
+    text += "{\"timestamp\": " + std::to_string(i * 20) +
+            ", \"input_length\": " + std::to_string(512 * blocks - rng.below(500)) +
+            ", \"output_length\": " + std::to_string(1 + rng.below(200)) + ", \"hash_ids\": [" +
+            ids + "]}\n";
+  }
+  auto trace = evaluate::read_mooncake(text);
+  REQUIRE(trace);
+  return std::move(*trace);
+}
+
+TEST_CASE("every policy: all that arrive finish, one seed gives one digest") {
+  const evaluate::Trace trace = conversations(600);
+  const auto arrivals = evaluate::scale(trace, {});
+  std::vector<std::string> names{"default"};
+  for (const auto name : routing::policy_names())
+    names.emplace_back(name);
+  for (const std::string& name : names)
+    for (const CacheScope scope : {CacheScope::kCluster, CacheScope::kEngine}) {
+      CAPTURE(name);
+      const ClusterOptions options{.prefill_policy = name,
+                                   .decode_policy = name,
+                                   .cache_scope = scope,
+                                   .gateways = 3,
+                                   .report_lag = milliseconds(50),
+                                   .report_loss = 0.05,
+                                   .warmup = seconds(1)};
+      const auto report = simulate(small(), trace, arrivals, options);
+      REQUIRE(report);
+      CHECK(report->refused == 0);
+      CHECK(report->finished == report->arrivals);
+      CHECK(report->ttft.count() == report->arrivals);
+      CHECK(report->hit_rate() > 0.05);
+      CHECK(report->hit_rate() < 0.8);
+      const auto again = simulate(small(), trace, arrivals, options);
+      REQUIRE(again);
+      CHECK(again->digest == report->digest);
+      CHECK(to_json(*again) == to_json(*report));
+      ClusterOptions other = options;
+      other.report_lag = milliseconds(400);
+      if (name != "random" && name != "round-robin" && name != "session-affinity")
+        CHECK(simulate(small(), trace, arrivals, other)->digest != report->digest);
+    }
+}
+
+TEST_CASE("the default has shorter waits than chance at high load") {
+  const evaluate::Trace trace = conversations(2000);
+  const auto arrivals = evaluate::scale(trace, {.copies = 0.6});
+  const auto p99 = [&](const std::string& name) {
+    const auto report =
+        simulate(small(), trace, arrivals,
+                 {.prefill_policy = name, .decode_policy = name, .warmup = seconds(5)});
+    REQUIRE(report);
+    return report->ttft.quantile(0.99);
+  };
+  CHECK(p99("default") < p99("random"));
+  CHECK(p99("default") <= p99("round-robin"));
+}
+
+TEST_CASE("what can't be simulated is refused") {
+  const evaluate::Trace trace = conversations(10);
+  const auto arrivals = evaluate::scale(trace, {});
+  CHECK(!simulate(small(), trace, {}, {}));
+  CHECK(!simulate(small(), trace, arrivals, {.prefill_policy = "magic"}));
+  CHECK(!simulate(small(), trace, arrivals, {.gateways = 0}));
+  CHECK(!simulate(small(), trace, arrivals, {.warmup = std::chrono::hours(1)}));
+  CHECK(!simulate(routing::Profile{}, trace, arrivals, {}));
+}
+
+}  // namespace
+}  // namespace penstock::sim
