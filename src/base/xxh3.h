@@ -23,7 +23,8 @@ struct Xxh3 {
 };
 
 extern const Xxh3 kXxh3Baseline;
-extern const Xxh3 kXxh3Avx2;  // call only where the machine has AVX2; elsewhere the baseline's
+extern const Xxh3 kXxh3Avx2;    // call only where the machine has AVX2; elsewhere the baseline's
+extern const Xxh3 kXxh3Avx512;  // the same with AVX-512F
 
 // The one for this machine.
 const Xxh3& xxh3();

@@ -15,6 +15,9 @@ TEST_CASE("all variants give libxxhash's values, whole and in pieces, at every a
   for (unsigned char& byte : bytes)
     byte = static_cast<unsigned char>(rng.next_u64());
   std::vector<const Xxh3*> variants = {&kXxh3Baseline, &xxh3()};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") != 0) variants.push_back(&kXxh3Avx2);
+#endif
   for (std::size_t round = 0; round < 3000; ++round) {
     const std::size_t at = rng.below(64);
     // Small sizes have code of their own.

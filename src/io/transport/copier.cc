@@ -84,7 +84,7 @@ std::optional<ReadEnd> Copier::step(std::size_t& budget) {
   budget -= piece;
   if (first && between_looks_) between_looks_();
   if (done_bytes_ < bytes->size()) return std::nullopt;
-  const std::uint64_t checksum = copy_.finish();
+  const std::uint64_t checksum = copy_.checksum();
   if (view.generation_after_reading(job.slice.block) != job.slice.generation)
     return ReadEnd::kStale;
   return checksum == job.slice.checksum ? ReadEnd::kDone : ReadEnd::kCorrupt;

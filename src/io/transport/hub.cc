@@ -156,11 +156,8 @@ void Hub::begin_end(PeerId id, Peer& peer, const std::string& why) {
 
 void Hub::finish_end(PeerId id, const std::string& why) {
   // Each of these may cancel others, or start some, which end at once in their turn.
-  for (auto at = reads_.begin(); at != reads_.end();) {
-    const std::uint64_t read = at->first;
-    if (at->second.peer == id) finish_read(read, ReadEnd::kGone);
-    at = reads_.upper_bound(read);
-  }
+  for (const std::uint64_t read : reads_where([id](const Read& r) { return r.peer == id; }))
+    finish_read(read, ReadEnd::kGone);
   const auto at = peers_.find(id);
   const bool tell = at->second.announced && !at->second.silent;
   peers_.erase(at);
@@ -174,26 +171,54 @@ ReadId Hub::read(PeerId peer, const RemoteSlice& slice, std::byte* into, Instant
   const bool open = at != peers_.end() && !at->second.ending && at->second.open;
   if (!open || !at->second.ours || at->second.reads >= options_.limits.reads_max) {
     const ReadEnd end = open ? ReadEnd::kRefused : ReadEnd::kGone;
-    const Clock::TimerId soon = loop_.call_at(Instant{}, [this, id, end] { finish_read(id, end); });
-    reads_.emplace(id, Read{PeerId(0), std::move(done), soon});
+    reads_.emplace(id, Read{PeerId(0), std::move(done), Instant::max()});
+    loop_.call_at(Instant{}, [this, id, end] { finish_read(id, end); });
     return ReadId(id);
   }
   ++at->second.reads;
-  const Clock::TimerId timer = loop_.call_at(deadline, [this, id, peer] {
-    // A peer that is ending has ended its part already.
-    if (const auto of = peers_.find(peer); of != peers_.end()) of->second.connection->abandon(id);
-    finish_read(id, ReadEnd::kDeadline);
-  });
-  reads_.emplace(id, Read{peer, std::move(done), timer});
+  reads_.emplace(id, Read{peer, std::move(done), deadline});
+  if (deadline < expires_) {
+    loop_.cancel(expiry_);
+    expires_ = deadline;
+    expiry_ = loop_.call_at(deadline, [this] { expire(); });
+  }
   at->second.connection->start_read(id, slice, into);
   return ReadId(id);
+}
+
+// In the order in which they were asked for.
+std::vector<std::uint64_t> Hub::reads_where(const std::function<bool(const Read&)>& wanted) const {
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, read] : reads_)
+    if (wanted(read)) ids.push_back(id);
+  std::ranges::sort(ids);
+  return ids;
+}
+
+void Hub::expire() {
+  const Instant now = loop_.now();
+  expires_ = Instant::max();
+  for (const std::uint64_t id : reads_where([now](const Read& r) { return r.deadline <= now; })) {
+    const auto at = reads_.find(id);
+    if (at == reads_.end()) continue;  // cancelled by one before
+    // A peer that is ending has ended its part already.
+    if (const auto of = peers_.find(at->second.peer); of != peers_.end())
+      of->second.connection->abandon(id);
+    finish_read(id, ReadEnd::kDeadline);
+  }
+  Instant earliest = expires_;  // of those that were started meanwhile
+  for (const auto& [id, read] : reads_)
+    earliest = std::min(earliest, read.deadline);
+  if (earliest >= expires_) return;
+  loop_.cancel(expiry_);
+  expires_ = earliest;
+  expiry_ = loop_.call_at(earliest, [this] { expire(); });
 }
 
 void Hub::cancel(ReadId read) {
   const auto at = reads_.find(read.value);
   if (at == reads_.end()) return;
   const PeerId peer = at->second.peer;
-  loop_.cancel(at->second.deadline);
   reads_.erase(at);
   if (const auto of = peers_.find(peer); of != peers_.end()) {
     of->second.connection->abandon(read.value);
@@ -209,7 +234,6 @@ void Hub::finish_read(std::uint64_t id, ReadEnd end) {
   const auto at = reads_.find(id);
   if (at == reads_.end()) return;
   const ReadDone done = std::move(at->second.done);
-  loop_.cancel(at->second.deadline);
   if (const auto of = peers_.find(at->second.peer); of != peers_.end()) --of->second.reads;
   reads_.erase(at);
   done(end);

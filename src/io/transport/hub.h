@@ -8,10 +8,13 @@
 // runs. Concurrency: one thread, started by set_events(). Source: docs/design/0006-transport.md.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <unordered_map>
+#include <vector>
 
 #include "io/transport/connection.h"
 #include "io/transport/copier.h"
@@ -76,9 +79,9 @@ class Hub final : public Transport {
     Clock::TimerId timer = 0;  // of the connecting or the greeting
   };
   struct Read {
-    PeerId peer;
+    PeerId peer;  // 0: it ends by itself
     ReadDone done;
-    Clock::TimerId deadline = 0;
+    Instant deadline;
   };
 
   explicit Hub(TransportOptions options);
@@ -86,6 +89,8 @@ class Hub final : public Transport {
   void begin_end(PeerId id, Peer& peer, const std::string& why);
   void finish_end(PeerId id, const std::string& why);
   void finish_read(std::uint64_t id, ReadEnd end);
+  std::vector<std::uint64_t> reads_where(const std::function<bool(const Read&)>& wanted) const;
+  void expire();
   std::size_t count(bool ours) const;
 
   TransportOptions options_;
@@ -96,7 +101,11 @@ class Hub final : public Transport {
   std::string address_;
   std::unique_ptr<Drivers> drivers_;
   std::map<PeerId, Peer> peers_;
-  std::map<std::uint64_t, Read> reads_;
+  std::unordered_map<std::uint64_t, Read> reads_;
+  // One timer for all reads: it stands at the earliest deadline or before, and then all are looked
+  // at. Reads end long before their deadlines, so this is rare, and a read costs no timer.
+  Clock::TimerId expiry_ = 0;
+  Instant expires_ = Instant::max();
   std::uint64_t last_peer_ = 0;
   std::uint64_t last_read_ = 0;
   std::thread thread_;

@@ -11,11 +11,9 @@
 #include <utility>
 #include <vector>
 
-#define XXH_STATIC_LINKING_ONLY  // for the size of XXH3_state_t
-#include <xxhash.h>
-
 #include <fmt/format.h>
 
+#include "io/transport/checked_copy.h"
 #include "io/transport/hub.h"
 #include "io/transport/tcp_path.h"
 
@@ -152,11 +150,11 @@ class Stream {
   static std::size_t scratch(std::size_t wanted) { return std::min(wanted, kScratchBytes); }
 
   void arrived(const std::byte* bytes, std::size_t count) {
-    XXH3_64bits_update(&hash_, bytes, count);
+    copy_.arrived(bytes, count);
     payload_at_ += count;
     payload_left_ -= count;
     if (payload_left_ > 0) return;
-    payload_of_->arrived = XXH3_64bits_digest(&hash_);
+    payload_of_->arrived = copy_.checksum();
     payload_of_->whole = true;
   }
 
@@ -194,7 +192,7 @@ class Stream {
     payload_of_ = &at->second;
     payload_at_ = 0;
     payload_left_ = head.length;
-    XXH3_64bits_reset(&hash_);
+    copy_.begin();
     return {};
   }
 
@@ -228,7 +226,7 @@ class Stream {
   std::size_t side_size_ = 0;
   std::array<char, kSideBytes> side_;
   std::vector<std::byte> scratch_;
-  alignas(64) XXH3_state_t hash_;
+  CheckedCopy copy_;
 };
 
 class Reader final : public DataPath {
