@@ -132,6 +132,7 @@ struct GatewayShard::State {
                 [this] { return metrics_text(); }},
         gateway(context) {
     const Options& options = shared.options;
+    context.new_handoff_id = [] { return HandoffId{draw_u64(), draw_u64()}; };
     context.limits.in_flight_max = per_shard(options.in_flight_max, options);
     context.limits.request_time_max = options.request_time_max;
     context.limits.keep_alive_interval = options.keep_alive_interval;

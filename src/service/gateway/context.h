@@ -50,6 +50,9 @@ struct GatewayContext {
   CachePolicy cache = {};
   KvIndex* kv_index = nullptr;  // null: nothing is known of KV held elsewhere
   RankLedger ledger = {};       // what this shard has under way
+  // Draws what nobody can guess: whoever knows a handoff's id may read its KV. Empty: from `rng`,
+  // for tests.
+  std::function<HandoffId()> new_handoff_id = {};
 };
 
 }  // namespace penstock::gateway

@@ -49,7 +49,9 @@ Status EngineRun::submit(const Placement& placement, EngineRequest request) {
   if (!placement.prefill) return submit_leg(placement.decode, {}, placement.fresh);
   HandoffRef handoff;
   handoff.leg = Leg::kPrefill;
-  handoff.id = {context_.rng.next_u64(), context_.rng.next_u64()};
+  handoff.id = context_.new_handoff_id
+                   ? context_.new_handoff_id()
+                   : HandoffId{context_.rng.next_u64(), context_.rng.next_u64()};
   TRY_STATUS(submit_leg(*placement.prefill, handoff, placement.fresh));
   handoff.leg = Leg::kDecode;
   handoff.source = placement.transport;
