@@ -23,7 +23,7 @@ class LinearCost final : public PlacementPolicy {
     double own = 0;
     for (std::size_t i = 0; i < ranks.size(); ++i)
       if (out.scores[i] != kNotCandidate) own += ranks[i].compute_seconds;
-    own /= out.candidates;
+    own = own > 0 ? own / out.candidates : 1;  // decode: nothing to compute, KV decides
     double least = kNotCandidate;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       if (out.scores[i] == kNotCandidate) continue;
