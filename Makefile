@@ -8,8 +8,8 @@ PORT ?= 8080
 DATA_DIR ?= build/data
 FUZZ_SECONDS ?= 600
 # Folders with threads in them or under them; the rest runs under ASan and UBSan only.
-TSAN_TESTS := base core_prompt core_kvcache engine engine_kernels service_gateway service_worker service_kvd io_control \
-  io_disk io_embedded io_http io_kv io_threads io_telemetry
+TSAN_TESTS := base core_handoff core_prompt core_kvcache engine engine_kernels service_gateway service_handoff service_worker service_kvd io_control \
+  io_disk io_embedded io_http io_kv io_transport io_threads io_telemetry
 export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
 # Tests never reach for a core of somebody else's spinning thread.
 export OMP_WAIT_POLICY := passive

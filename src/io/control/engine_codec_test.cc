@@ -31,6 +31,8 @@ TEST_CASE("a request survives the wire") {
                 .choices = 128,
                 .max_tokens = 77};
   r.cache = {"tenant:a", "a", "agent", "req-1"};
+  r.rank = 3;
+  r.handoff = {Leg::kDecode, {1, ~std::uint64_t{0}}, "shm:/there", Epoch(5)};
   wire::Submit submit;
   encode(r, submit);
   wire::Submit parsed;
@@ -43,6 +45,16 @@ TEST_CASE("a request survives the wire") {
   CHECK(back->emitted == r.emitted);
   CHECK(back->sampling == r.sampling);
   CHECK(back->cache == r.cache);
+  CHECK(back->rank == 3);
+  CHECK(back->handoff == r.handoff);
+  submit.mutable_handoff()->set_decode(false);  // a prefill leg with a source
+  CHECK(decode(submit).error().field == "handoff");
+  submit.mutable_handoff()->clear_source();
+  CHECK(decode(submit)->handoff.leg == Leg::kPrefill);
+  submit.mutable_handoff()->set_decode(true);  // a decode leg without one
+  CHECK(decode(submit).error().field == "handoff");
+  submit.clear_handoff();
+  CHECK(decode(submit)->handoff == HandoffRef{});
   submit.set_model(std::string(5000, 'm'));
   CHECK(decode(submit).error().code == ErrorCode::kInvalidArgument);
 }
@@ -52,7 +64,10 @@ TEST_CASE("a worker's description survives the wire, its path may be any bytes")
   worker.epoch = Epoch(7);
   worker.name = "w\xFF";
   worker.engine = "embedded 1";
-  worker.models = {{"alpha", "/models/\xFE", 4096, 1500, true, {"d", "b", "f", 64, 128}}};
+  worker.models = {{"alpha", "/models/\xFE", 4096, 1500, true, {"d", "b", "f", 64, 128}, 768}};
+  worker.role = WorkerRole::kPrefill;
+  worker.zone = "west";
+  worker.transport = "tcp:10.0.0.1:7";
   wire::WorkerHello hello;
   encode(worker, hello);
   wire::WorkerHello parsed;
@@ -62,6 +77,10 @@ TEST_CASE("a worker's description survives the wire, its path may be any bytes")
   CHECK(back->name == "w?");
   CHECK(back->models[0].checkpoint_dir == "/models/\xFE");
   CHECK(back->models[0].bit_exact);
+  CHECK(back->models[0].kv_token_bytes == 768);
+  CHECK(back->role == worker.role);
+  CHECK(back->zone == worker.zone);
+  CHECK(back->transport == worker.transport);
   CHECK(back->models[0].kv == worker.models[0].kv);
 }
 

@@ -180,6 +180,18 @@ TEST_CASE("what a hello may not say") {
           f.mutable_hello()->add_models()->set_name("m");
       },
       [](Frame& f) { f.add_outputs(); },
+      [](Frame& f) { f.mutable_hello()->set_role(static_cast<wire::Role>(3)); },
+      [](Frame& f) { f.mutable_hello()->set_role(wire::ROLE_PREFILL); },  // without a transport
+      [](Frame& f) { f.mutable_hello()->set_zone(std::string(5000, 'z')); },
+      [](Frame& f) { f.mutable_hello()->set_transport(std::string(5000, 't')); },
+      [](Frame& f) { f.mutable_hello()->mutable_models(0)->mutable_kv()->set_block_tokens(~0U); },
+      [](Frame& f) { f.mutable_loads(0)->set_prefill_token(-1e-6); },
+      [](Frame& f) { f.mutable_loads(0)->set_prefill_base(std::nan("")); },
+      [](Frame& f) { f.mutable_loads(0)->set_prompt_tokens_waiting(std::uint64_t{1} << 60); },
+      [](Frame& f) {
+        for (int i = 0; i < 300; ++i)
+          f.mutable_handoffs()->add_edges(1);
+      },
   };
   for (const auto& spoil : cases) {
     FrameChecker checker;
@@ -187,6 +199,49 @@ TEST_CASE("what a hello may not say") {
     spoil(frame);
     CHECK_FALSE(checker.check(frame));
   }
+}
+
+TEST_CASE("tokens have their place: an answer goes on where it was, without gap or repetition") {
+  FrameChecker checker;
+  REQUIRE(checker.check(hello_frame()));
+  EngineRequest moved = request(1, -1, 2);
+  moved.sampling.max_tokens = 20;
+  moved.emitted = {5, 6, 7};
+  REQUIRE(checker.opened(moved));
+  const auto frame = [](std::uint32_t choice, std::uint32_t index, int tokens) {
+    Frame out;
+    out.set_step(11);
+    wire::Output& output = *out.add_outputs();
+    output.set_request_id(1);
+    output.set_choice(choice);
+    output.set_index(index);
+    for (int i = 0; i < tokens; ++i)
+      output.add_tokens(9);
+    return out;
+  };
+  REQUIRE(checker.check(frame(0, 3, 2)));
+  REQUIRE(checker.check(frame(1, 0, 1)));
+  REQUIRE(checker.check(frame(0, 5, 1)));
+  for (const std::uint32_t wrong : {5U, 7U, 0U}) {
+    FrameChecker copy = checker;
+    const auto outputs = copy.check(frame(0, wrong, 1));
+    REQUIRE_FALSE(outputs);
+    CHECK(outputs.error().message.find("instead of 6") != std::string::npos);
+  }
+}
+
+TEST_CASE("what a worker says of its handoffs is kept until it says more") {
+  FrameChecker checker = ready();
+  Frame frame;
+  frame.set_step(11);
+  frame.mutable_handoffs()->set_open(3);
+  frame.mutable_handoffs()->add_edges(7);
+  REQUIRE(checker.check(frame));
+  Frame later;
+  later.set_step(12);
+  REQUIRE(checker.check(later));
+  CHECK(checker.handoffs().open == 3);
+  CHECK(checker.handoffs().edges == std::vector<std::uint64_t>{7});
 }
 
 TEST_CASE("a request is over when every choice finished, or with an error") {
