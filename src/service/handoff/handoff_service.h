@@ -80,10 +80,11 @@ class HandoffService {
   HandoffService(const HandoffService&) = delete;
   HandoffService& operator=(const HandoffService&) = delete;
 
-  // Publishes the rank's pool. `wake` is called on the transport's thread when there are freed
-  // blocks or a pull has ended. The port lives as long as the service.
+  // Publishes the rank's pool; nobody else publishes any on this transport. `wake` is called on the
+  // transport's thread when there are freed blocks or a pull has ended. The port lives as long as
+  // the service.
   HandoffPort& add_rank(const RankMemory& memory, std::function<void()> wake);
-  // Sets the transport's events: it begins. Once, after all ranks were added.
+  // Sets the transport's events: it begins. Once; ranks are added before peers know the address.
   void start();
 
   // As of the last turn. Any thread.

@@ -477,4 +477,33 @@ TEST_CASE("a service that ends gives the blocks of its pulls back and does nothi
   CHECK(pair.prefill.service->counters().owner.open == 0);
 }
 
+TEST_CASE("ranks of one worker have their own pools, and get their own blocks back") {
+  Pair pair;
+  TestMemory memory(8);
+  RankMemory rank;
+  rank.pool = {-1, memory.bytes.data(), memory.bytes.size(), 8 * 8, kTestBlockBytes, 8};
+  rank.payloads = memory.bytes.data() + 8 * 8;
+  rank.model = "nano";
+  rank.layers = kTestLayers;
+  rank.block_tokens = kTestBlockTokens;
+  rank.slice_bytes = kTestSliceBytes;
+  rank.kv_format = "test";
+  HandoffPort& second = pair.prefill.service->add_rank(rank, [] {});
+  for (std::size_t at = 0; at < kTestBlockBytes; ++at)
+    rank.payloads[5 * kTestBlockBytes + at] = test_byte(1, 0, at);
+  second.announce(kId, "nano");
+  const HandoffBlock block{5, 0};
+  second.publish(kId, 0, {&block, 1}, 4);
+  second.close(kId, std::nullopt);
+  // The same id is no handoff of the first rank.
+  pair.prefill.port->withdraw(kId, "not mine");
+  pair.start_pull(4);
+  pair.advance(milliseconds(100));
+  REQUIRE(pair.pull->state() == Pull::State::kDone);
+  CHECK(pair.decode.has(1, 4, pair.into));
+  CHECK(second.take_freed() == std::vector<std::uint32_t>{5});
+  CHECK(pair.prefill.port->take_freed().empty());
+  pair.all_zero();
+}
+
 }  // namespace penstock::service

@@ -92,7 +92,9 @@ void OwnerSide::tick() {
 }
 
 void OwnerSide::apply() {
-  handoff::OwnerEffects effects = std::exchange(effects_, {});
+  counters_.owner = owner_.counters();
+  if (effects_.send.empty() && effects_.freed.empty()) return;  // most turns: a read has ended
+  const handoff::OwnerEffects effects = std::exchange(effects_, {});
   for (const auto& [peer, message] : effects.send)
     outbox_.send(peer, handoff::encode(message));
   std::vector<std::vector<std::uint32_t>> freed(ranks_.size());
@@ -103,7 +105,6 @@ void OwnerSide::apply() {
     ranks_[pool].port->give_back(freed[pool]);
     ranks_[pool].port->wake();
   }
-  counters_.owner = owner_.counters();
 }
 
 }  // namespace penstock::service
