@@ -83,8 +83,14 @@ class Driver:
         return answers
 
 
+# The processes of a service: their role, and what the name of a worker begins with.
+PARTS = {"kvd": ("kvd", ""), "gateway": ("gateway", ""),
+         "prefill": ("worker", "prefill"), "decode": ("worker", "decode")}
+WORKERS = ("prefill", "decode")
+
+
 def pids(server):
-    return {role: server.children(role) for role in ("kvd", "worker", "gateway")}
+    return {part: server.children(*process) for part, process in PARTS.items()}
 
 
 def kill_one(driver, role):
@@ -93,14 +99,14 @@ def kill_one(driver, role):
     before = e2e_test.wait_for(
         lambda: (lambda p: p if all(len(v) == 1 for v in p.values()) else None)(pids(server)),
         "all processes")
-    if role == "worker":
+    if role in WORKERS:
         with driver.lock:
             driver.worker_back = float("inf")
     os.kill(before[role][0], signal.SIGKILL)
     after = e2e_test.wait_for(
         lambda: (lambda p: p if len(p[role]) == 1 and p[role] != before[role] else None)(pids(server)),
         f"the {role} to be started again")
-    if role == "worker":
+    if role in WORKERS:
         e2e_test.wait_for(server.is_ready, "the service to be ready again")
         with driver.lock:
             driver.worker_back = time.monotonic()
@@ -157,7 +163,7 @@ def main():
             try:
                 wait_for_hits("the first hits")
                 for kill in range(options.kills):
-                    role = "worker" if kill % 3 == 1 else "kvd"
+                    role = WORKERS[kill // 3 % 2] if kill % 3 == 1 else "kvd"
                     time.sleep(rng.uniform(0, 0.5))
                     kill_one(driver, role)
                     wait_for_hits(f"hits after the death of the {role}")
