@@ -17,9 +17,10 @@ namespace penstock {
 
 struct Xxh3 {
   std::uint64_t (*hash)(const void* bytes, std::size_t size);
-  // As XXH3_64bits_update and XXH3_64bits_digest, after XXH3_64bits_reset.
-  void (*update)(XXH3_state_t* state, const void* bytes, std::size_t size);
-  std::uint64_t (*digest)(const XXH3_state_t* state);
+  // As XXH3_64bits_update and XXH3_64bits_digest, after XXH3_64bits_reset. `state` is an
+  // XXH3_state_t; a variant's own is laid out alike, but has another name to the compiler.
+  void (*update)(void* state, const void* bytes, std::size_t size);
+  std::uint64_t (*digest)(const void* state);
 };
 
 extern const Xxh3 kXxh3Baseline;

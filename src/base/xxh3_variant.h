@@ -9,9 +9,11 @@ namespace penstock {
 
 const Xxh3 XXH3_VARIANT = {
     [](const void* bytes, std::size_t size) -> std::uint64_t { return XXH3_64bits(bytes, size); },
-    [](XXH3_state_t* state, const void* bytes, std::size_t size) {
-      XXH3_64bits_update(state, bytes, size);
+    [](void* state, const void* bytes, std::size_t size) {
+      XXH3_64bits_update(static_cast<XXH3_state_t*>(state), bytes, size);
     },
-    [](const XXH3_state_t* state) -> std::uint64_t { return XXH3_64bits_digest(state); }};
+    [](const void* state) -> std::uint64_t {
+      return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state));
+    }};
 
 }  // namespace penstock
