@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <future>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -142,18 +143,22 @@ class DataPlane {
     plane->handoffs_->start();
     return plane;
   }
-  // After the engines have taken their last step.
+  // Ends the service on its own thread. Engines that still live must have been detached.
   ~DataPlane() {
-    for (EmbeddedEngine* const engine : engines_)
-      engine->detach_handoff();
-    std::atomic<bool> gone{false};
-    transport_->clock().post([&] {
+    if (!handoffs_) return;  // the transport could not be opened
+    const auto ended = std::make_shared<std::promise<void>>();
+    transport_->clock().post([this, ended] {
       handoffs_.reset();
-      gone = true;
+      ended->set_value();
     });
-    gone.wait(false);
+    ended->get_future().wait();
   }
 
+  // After the engines have taken their last step, and before they go.
+  void detach_engines() {
+    for (EmbeddedEngine* const engine : engines_)
+      engine->detach_handoff();
+  }
   std::string address() const { return transport_->address(); }
   // Nobody reads KV here, or will.
   bool idle() const {
@@ -250,6 +255,7 @@ Result<int> serve_engines(const Options& options) {
   if (plane) wait_until([&plane] { return plane->idle(); }, kReadersGrace);
   if (!finished) log_warning("stopping with requests still running");
   server->stop();
+  if (plane) plane->detach_engines();
   plane.reset();
   return 0;
 }
