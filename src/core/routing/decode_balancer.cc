@@ -22,13 +22,14 @@ void DecodeBalancer::place(const PlaceRequest& request, std::span<const RankView
   // The request itself counts into the means, so that empty ranks have one too.
   const double n_mean = (requests + 1) / out.candidates;
   const double k_mean = std::max((kv + brings) / out.candidates, 1.0);
+  const double per_request = options_.request_weight / (n_mean * n_mean);
+  const double per_kv = options_.kv_weight * brings / (k_mean * k_mean);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const RankView& rank = ranks[i];
     if (out.scores[i] == kNotCandidate) continue;
     const double n = static_cast<double>(rank.running + rank.waiting);
     const double k = static_cast<double>(rank.kv_tokens);
-    out.scores[i] = options_.request_weight * (2 * n + 1) / (n_mean * n_mean) +
-                    options_.kv_weight * brings * (2 * k + brings) / (k_mean * k_mean);
+    out.scores[i] = per_request * (2 * n + 1) + per_kv * (2 * k + brings);
     // Headroom is kept while any rank has it; the pool's last part is better than no place.
     const double room = static_cast<double>(rank.kv_capacity) * (1 - options_.headroom);
     if (roomy > 0 && rank.kv_capacity > 0 && k + brings > room) {

@@ -44,41 +44,38 @@ std::string_view to_string(PlaceReason reason) {
   std::unreachable();
 }
 
-std::int64_t kv_needed(const PlaceRequest& request) {
-  return request.prompt_tokens + request.output_tokens;
+namespace {
+
+PlaceReason why_none(const PlaceRequest& request, std::span<const RankView> ranks) {
+  if (ranks.empty()) return PlaceReason::kNoRanks;
+  bool accepts = false;
+  for (const RankView& rank : ranks) {
+    if (!rank.accepts) continue;
+    accepts = true;
+    if (rank.kv_capacity == 0 || kv_needed(request) <= rank.kv_capacity)
+      return PlaceReason::kNoRoom;
+  }
+  return accepts ? PlaceReason::kTooLarge : PlaceReason::kNoneAccepts;
 }
 
-bool can_take(const RankView& rank, const PlaceRequest& request) {
-  return rank.accepts &&
-         (rank.kv_capacity == 0 || rank.kv_tokens + kv_needed(request) <= rank.kv_capacity);
-}
+}  // namespace
 
 bool open_decision(const PlaceRequest& request, std::span<const RankView> ranks, Decision& out) {
   out.choice.reset();
-  out.candidates = 0;
   out.scores.resize(ranks.size());
-  bool accepts = false;
-  bool could_ever = false;
-  std::uint32_t first = 0;
+  std::uint32_t candidates = 0;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const RankView& rank = ranks[i];
-    const bool takes = can_take(rank, request);
+    const bool takes = can_take(ranks[i], request);
     out.scores[i] = takes ? 0 : kNotCandidate;
-    accepts = accepts || rank.accepts;
-    could_ever = could_ever || (rank.accepts &&
-                                (rank.kv_capacity == 0 || kv_needed(request) <= rank.kv_capacity));
-    if (takes && out.candidates++ == 0) first = static_cast<std::uint32_t>(i);
+    candidates += takes ? 1 : 0;
   }
-  if (out.candidates > 1) return true;
-  if (out.candidates == 1) {
-    out.choice = first;
-    out.reason = PlaceReason::kOnlyCandidate;
-  } else {
-    out.reason = ranks.empty() ? PlaceReason::kNoRanks
-                 : !accepts    ? PlaceReason::kNoneAccepts
-                 : could_ever  ? PlaceReason::kNoRoom
-                               : PlaceReason::kTooLarge;
+  out.candidates = candidates;
+  if (candidates > 1) return true;
+  if (candidates == 0) {
+    out.reason = why_none(request, ranks);
+    return false;
   }
+  choose_least(out, PlaceReason::kOnlyCandidate);
   return false;
 }
 

@@ -94,8 +94,13 @@ class PlacementPolicy {
 };
 
 // The KV that a request will need on a rank: its prompt and its expected answer.
-std::int64_t kv_needed(const PlaceRequest& request);
-bool can_take(const RankView& rank, const PlaceRequest& request);
+inline std::int64_t kv_needed(const PlaceRequest& request) {
+  return request.prompt_tokens + request.output_tokens;
+}
+inline bool can_take(const RankView& rank, const PlaceRequest& request) {
+  return rank.accepts &&
+         (rank.kv_capacity == 0 || rank.kv_tokens + kv_needed(request) <= rank.kv_capacity);
+}
 // Fills scores of non-candidates, counts candidates and sets the reason when there are none or just
 // one (the choice is then made). True when there is something left to decide. Scores of candidates
 // are 0.

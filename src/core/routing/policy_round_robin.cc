@@ -12,10 +12,10 @@ class RoundRobin final : public PlacementPolicy {
   void place(const PlaceRequest& request, std::span<const RankView> ranks, Rng&,
              Decision& out) override {
     if (open_decision(request, ranks, out)) {
+      const std::size_t start = next_ % ranks.size();
       for (std::size_t i = 0; i < ranks.size(); ++i)
         if (out.scores[i] != kNotCandidate)
-          out.scores[i] =
-              static_cast<double>((i + ranks.size() - next_ % ranks.size()) % ranks.size());
+          out.scores[i] = static_cast<double>(i >= start ? i - start : i + ranks.size() - start);
       choose_least(out, PlaceReason::kNextInTurn);
     }
     if (out.choice) next_ = *out.choice + 1U;

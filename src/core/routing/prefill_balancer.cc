@@ -17,32 +17,28 @@ bool PrefillBalancer::advance(Instant now, std::size_t engines) {
   return tiers_.advance(now, engines);
 }
 
-void PrefillBalancer::count_engines(std::span<const RankView> ranks) {
+// FIFO: who waits on the same rank goes first, but ranks of an engine step together, so each of its
+// waiting requests is delayed by its share. Those still to come to the engine's other tiers during
+// the compute arrive evenly over it, and wait for half of it when they meet this rank.
+void PrefillBalancer::weigh_engines(std::span<const RankView> ranks, std::size_t own_tier) {
   std::ranges::fill(engines_, Engine{});
   for (const RankView& rank : ranks) {
     if (rank.engine >= engines_.size()) engines_.resize(rank.engine + std::size_t{1});
     Engine& engine = engines_[rank.engine];
-    engine.waiting += rank.waiting;
+    engine.waiting += static_cast<double>(rank.waiting);
     ++engine.ranks;
   }
-}
-
-// FIFO: who waits on the same rank goes first, but ranks of an engine step together, so each of its
-// waiting requests is delayed by its share. Those still to come to the engine's own tiers during
-// the `own_seconds` arrive evenly over them, and wait for half of it when they meet this rank.
-double PrefillBalancer::delay_to_others(const RankView& rank, std::size_t own_tier,
-                                        double own_seconds) const {
-  const Engine& engine = engines_[rank.engine];
-  const double ranks = static_cast<double>(std::max<std::int64_t>(engine.ranks, 1));
-  double delay = own_seconds * static_cast<double>(engine.waiting) / ranks;
-  for (std::size_t tier = 0; tier < kTiers; ++tier) {
-    if (tier == own_tier || !tiers_.prefers(rank.engine, tier)) continue;
-    const double shared_by =
-        static_cast<double>(std::max<std::size_t>(tiers_.engines_of(tier), 1)) * ranks;
-    const double coming = tiers_.arrivals_per_second(tier) / shared_by * own_seconds;
-    delay += coming * own_seconds / 2;
+  for (std::size_t e = 0; e < engines_.size(); ++e) {
+    Engine& engine = engines_[e];
+    if (engine.ranks == 0) continue;
+    const double share = 1 / static_cast<double>(engine.ranks);
+    engine.waiting *= share;
+    engine.prefers = tiers_.prefers(e, own_tier);
+    for (std::size_t tier = 0; tier < kTiers; ++tier)
+      if (tier != own_tier && tiers_.prefers(e, tier))
+        engine.coming += tiers_.arrivals_per_second(tier) * share / 2 /
+                         static_cast<double>(tiers_.engines_of(tier));
   }
-  return delay;
 }
 
 void PrefillBalancer::place(const PlaceRequest& request, std::span<const RankView> ranks, Rng&,
@@ -50,16 +46,18 @@ void PrefillBalancer::place(const PlaceRequest& request, std::span<const RankVie
   const std::size_t tier = tiers_.tier_of(request.prompt_tokens);
   const bool several = open_decision(request, ranks, out);
   if (several) {
-    count_engines(ranks);
+    weigh_engines(ranks, tier);
     bool any_prefers = false;
     for (std::size_t i = 0; i < ranks.size() && !any_prefers; ++i)
-      any_prefers = out.scores[i] != kNotCandidate && tiers_.prefers(ranks[i].engine, tier);
+      any_prefers = out.scores[i] != kNotCandidate && engines_[ranks[i].engine].prefers;
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       if (out.scores[i] == kNotCandidate) continue;
-      out.scores[i] = ready_seconds(ranks[i]);
-      if (any_prefers && !tiers_.prefers(ranks[i].engine, tier))
-        out.scores[i] +=
-            options_.delay_weight * delay_to_others(ranks[i], tier, ranks[i].compute_seconds);
+      const RankView& rank = ranks[i];
+      const Engine& engine = engines_[rank.engine];
+      out.scores[i] = ready_seconds(rank);
+      if (any_prefers && !engine.prefers)
+        out.scores[i] += options_.delay_weight * rank.compute_seconds *
+                         (engine.waiting + rank.compute_seconds * engine.coming);
     }
     choose_least(out, PlaceReason::kTier);
     // Equal scores: stay in the tier.

@@ -37,14 +37,16 @@ class PrefillBalancer final : public PlacementPolicy {
   const Tiers& tiers() const { return tiers_; }
 
  private:
-  void count_engines(std::span<const RankView> ranks);
-  double delay_to_others(const RankView& rank, std::size_t own_tier, double own_seconds) const;
+  void weigh_engines(std::span<const RankView> ranks, std::size_t own_tier);
 
   PrefillBalancerOptions options_;
   Tiers tiers_;
+  // What `s` seconds of compute there delay others: s * waiting + s^2 * coming.
   struct Engine {
-    std::int64_t waiting = 0;
+    double waiting = 0;  // per rank
+    double coming = 0;   // a second and rank, halved
     std::int64_t ranks = 0;
+    bool prefers = false;  // the request's tier
   };
   std::vector<Engine> engines_;  // scratch
 };

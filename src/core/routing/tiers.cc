@@ -21,7 +21,7 @@ double Tiers::quota_per_request(std::size_t tier) const {
   return arrivals_[tier] > 0 ? demand_[tier] / arrivals_[tier] : 0;
 }
 
-std::size_t Tiers::engines_of(std::size_t tier) const {
+std::size_t Tiers::count_engines(std::size_t tier) const {
   return static_cast<std::size_t>(
       std::ranges::count_if(masks_, [&](std::uint8_t mask) { return (mask >> tier & 1U) != 0; }));
 }
@@ -39,7 +39,8 @@ Tiers::Line Tiers::wanted(std::size_t engines) const {
   return line;
 }
 
-void Tiers::lay(const Line& line, std::size_t engines) {
+bool Tiers::lay(const Line& line, std::size_t engines) {
+  const std::vector<std::uint8_t> before = masks_;
   line_ = line;
   masks_.assign(engines, 0);
   for (std::size_t tier = 0; tier < kTiers; ++tier) {
@@ -61,19 +62,20 @@ void Tiers::lay(const Line& line, std::size_t engines) {
     masks_[engine] = static_cast<std::uint8_t>(1U << tier);
   }
   for (std::size_t tier = 0; tier < kTiers && engines > 0; ++tier) {
-    if (engines_of(tier) > 0) continue;
+    if (count_engines(tier) > 0) continue;
     const auto engine = std::min(static_cast<std::size_t>(line[tier]), engines - 1);
     masks_[engine] = static_cast<std::uint8_t>(masks_[engine] | 1U << tier);
   }
+  for (std::size_t tier = 0; tier < kTiers; ++tier)
+    engines_of_[tier] = count_engines(tier);
+  return masks_ != before;
 }
 
 bool Tiers::advance(Instant now, std::size_t engines) {
-  const std::vector<std::uint8_t> before = masks_;
   if (!started_) {
     started_ = true;
     round_start_ = now;
-    lay(wanted(engines), engines);
-    return masks_ != before;
+    return lay(wanted(engines), engines);
   }
   if (now - round_start_ >= options_.round) {
     const double seconds = std::chrono::duration<double>(now - round_start_).count();
@@ -90,11 +92,9 @@ bool Tiers::advance(Instant now, std::size_t engines) {
     double shift = 0;
     for (std::size_t tier = 0; tier < kTiers; ++tier)
       shift = std::max(shift, std::abs(line[tier] - line_[tier]));
-    if (shift > options_.hysteresis || masks_.size() != engines) lay(line, engines);
-  } else if (masks_.size() != engines) {
-    lay(wanted(engines), engines);
+    return (shift > options_.hysteresis || masks_.size() != engines) && lay(line, engines);
   }
-  return masks_ != before;
+  return masks_.size() != engines && lay(wanted(engines), engines);
 }
 
 }  // namespace penstock::routing

@@ -51,12 +51,13 @@ class Tiers {
   // Requests of the tier a second, and quota seconds of one, in the last rounds.
   double arrivals_per_second(std::size_t tier) const { return arrivals_[tier]; }
   double quota_per_request(std::size_t tier) const;
-  std::size_t engines_of(std::size_t tier) const;
+  std::size_t engines_of(std::size_t tier) const { return engines_of_[tier]; }
 
  private:
   using Line = std::array<double, kTiers + 1>;
   Line wanted(std::size_t engines) const;
-  void lay(const Line& line, std::size_t engines);
+  bool lay(const Line& line, std::size_t engines);  // true when preferences changed
+  std::size_t count_engines(std::size_t tier) const;
 
   TierOptions options_;
   std::array<double, kTiers> round_demand_{};  // of the round under way
@@ -68,6 +69,7 @@ class Tiers {
   Instant round_start_{};
   Line line_{};
   std::vector<std::uint8_t> masks_;  // of each engine, a bit per tier
+  std::array<std::size_t, kTiers> engines_of_{};
 };
 
 }  // namespace penstock::routing
