@@ -58,5 +58,7 @@ Result<std::vector<Figure>> run_tokenizer(const Options&);
 Result<std::vector<Figure>> run_control(const Options&);
 Result<std::vector<Figure>> run_kv(const Options&);
 Result<std::vector<Figure>> run_transfer(const Options&);
+Result<std::vector<Figure>> run_experts(const Options&);
+Result<std::vector<Figure>> run_routing(const Options&);
 
 }  // namespace penstock::bench

@@ -10,6 +10,8 @@ const std::vector<Bench>& all() {
       {"control", "submit to first output and frames per second, over a Unix socket", run_control},
       {"kv", "the KV cache: keys, match, index memory", run_kv},
       {"transfer", "KV out of another process's pool: shared memory, TCP, UCX", run_transfer},
+      {"experts", "expert placement against the public EPLB, and planning time", run_experts},
+      {"routing", "one placement decision over 1,024 ranks, every policy", run_routing},
   };
   return benches;
 }
