@@ -58,6 +58,7 @@ Result<std::unique_ptr<Drivers>> Drivers::open(Hub& hub, const std::string& list
     drivers->path_ = target.text;
     return drivers;
   }
+  if (target.driver == Driver::kUcx) TRY_STATUS(hub.start_ucx());
   TRY(drivers->listener_, sockets::listen_on(target.tcp));
   drivers->address_ = fmt::format("{}:{}", listen.substr(0, listen.rfind(':')),
                                   sockets::port_of(drivers->listener_));
@@ -168,12 +169,9 @@ Status Drivers::connect(Connection& connection, const Target& target) {
     connect_shm(connection.peer(), target.text);
     return {};
   }
-  std::unique_ptr<DataPath> path;
-  if (target.driver == Driver::kTcp) {
-    path = tcp_reader(connection, target.tcp);
-  } else {
-    TRY(path, ucx_reader(connection));
-  }
+  if (target.driver == Driver::kUcx) TRY_STATUS(hub_.start_ucx());
+  auto path =
+      target.driver == Driver::kTcp ? tcp_reader(connection, target.tcp) : ucx_reader(connection);
   Result<Descriptor> socket = sockets::start_connecting(target.tcp);
   if (!socket) {
     hub_.broken(connection.peer(), socket.error().message);

@@ -8,6 +8,9 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#if PENSTOCK_UCX
+#include "io/transport/ucx_worker.h"
+#endif
 
 namespace penstock::transport {
 
@@ -46,6 +49,24 @@ Hub::~Hub() {
     peer.connection->shut("the process ends");
   peers_.clear();
   drivers_.reset();
+}
+
+#if PENSTOCK_UCX
+Result<UcxWorker*> Hub::ucx() {
+  if (!ucx_) {
+    TRY(ucx_, UcxWorker::open(loop_));
+  }
+  return ucx_.get();
+}
+#else
+Result<UcxWorker*> Hub::ucx() {
+  return fail(ErrorCode::kUnsupported, "this build has no UCX");
+}
+#endif
+
+Status Hub::start_ucx() {
+  TRY([[maybe_unused]] const UcxWorker* worker, ucx());
+  return {};
 }
 
 void Hub::set_events(TransportEvents events) {

@@ -26,6 +26,8 @@
 
 namespace penstock::transport {
 
+class UcxWorker;
+
 class Hub final : public Transport {
  public:
   static Result<std::unique_ptr<Hub>> open(TransportOptions options);
@@ -48,7 +50,9 @@ class Hub final : public Transport {
   const PoolTable& pools() const { return pools_; }
   const TransportLimits& limits() const { return options_.limits; }
   Copier& copier() { return copier_; }
-  const TransportOptions& options() const { return options_; }
+  // The UCX worker, begun when it is first needed.
+  Status start_ucx();
+  Result<UcxWorker*> ucx();
   // Makes a connection for a socket that was accepted; null when there are too many.
   Connection* admit(Driver driver);
   // Null when it ends or has ended.
@@ -100,6 +104,9 @@ class Hub final : public Transport {
   TransportEvents events_;
   std::string address_;
   std::unique_ptr<Drivers> drivers_;
+#if PENSTOCK_UCX
+  std::unique_ptr<UcxWorker> ucx_;  // after peers_ has gone
+#endif
   std::map<PeerId, Peer> peers_;
   std::unordered_map<std::uint64_t, Read> reads_;
   // One timer for all reads: it stands at the earliest deadline or before, and then all are looked

@@ -1,6 +1,7 @@
 // The drivers of this build, for tests that hold for each. Concurrency: values.
 #pragma once
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,9 @@
 
 namespace penstock::transport {
 
+// All, or the one that the environment asks for.
 inline std::vector<std::string> all_drivers() {
+  if (const char* one = std::getenv("PENSTOCK_TEST_DRIVERS")) return {one};
   std::vector<std::string> drivers = {"shm", "tcp"};
   if (has_ucx()) drivers.push_back("ucx");
   return drivers;
