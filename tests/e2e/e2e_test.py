@@ -405,6 +405,25 @@ class Stopping(unittest.TestCase):
                     self.assertEqual(each.result(DEADLINE)[1], "length")
             self.assertEqual(server.process.wait(DEADLINE), 0)
 
+    def test_a_worker_ends_with_code_0(self):
+        """By itself: serve would kill one that hangs. Several times, for its last threads end in any order."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "s")
+            for _ in range(8):
+                worker = subprocess.Popen(
+                    [BINARY, "worker", "--role", "decode", "--kv-cache", "off", "--data-dir", folder,
+                     "--worker-socket", path, "--transport", f"shm:{path}.kv", "--kv-memory", "16MiB"],
+                    stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, cwd=ROOT)
+                for line in worker.stderr:
+                    if "serving engines" in line:
+                        break
+                worker.send_signal(signal.SIGTERM)
+                try:
+                    self.assertEqual(worker.wait(DEADLINE), 0)
+                finally:
+                    worker.kill()
+                    worker.communicate()
+
     def test_children_die_with_the_supervisor(self):
         server = Server()
         children = server.children("worker") + server.children("gateway")
@@ -638,6 +657,7 @@ class CommandLine(unittest.TestCase):
                 file.write(f"ci {Security.KEY}\n")
             os.chmod(keys, 0o644)
             data = ["--data-dir", os.path.join(folder, "d"), "--port", "0"]
+            worker = ["--data-dir", folder, "--role", "prefill", "--kv-cache", "off", "--kv-memory", "16MiB"]
             for arguments, code, message in [
                     (["serve", "--config", config], 64, f"{config}:2: listen.prot: unknown key; did you mean"),
                     (["serve", "--prot", "1"], 64, "did you mean --port?"),
@@ -645,6 +665,10 @@ class CommandLine(unittest.TestCase):
                     (["serve", *data, "--model", f"x={folder}"], 66, "not a checkpoint folder"),
                     (["serve", *data, "--api-key-file", keys], 77, f"chmod 600 {keys}"),
                     (["serve", *data, "--engine", "vllm=http://x"], 64, "embedded"),
+                    (["worker", *worker, "--worker-socket", f"{folder}/s", "--transport", f"shm:{folder}/no/kv"],
+                     74, f"{folder}/no/kv"),
+                    (["worker", *worker, "--worker-socket", f"{folder}/no/s", "--transport", f"shm:{folder}/kv"],
+                     74, f"{folder}/no/s"),
                     (["chat", "--url", "http://127.0.0.1:1", "hi"], 69, "penstock serve"),
                     (["bench", "nope"], 66, "no bench"),
                     (["config", "explain", "listen.prot"], 66, "did you mean listen.port?")]:
