@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 JOBS ?= $(shell nproc)
 PORT ?= 8080
+MINUTES ?= 30
 DATA_DIR ?= build/data
 FUZZ_SECONDS ?= 600
 # Folders with threads in them or under them; the rest runs under ASan and UBSan only.
@@ -22,7 +23,7 @@ help:
 	echo "  make bench          all benches as JSON       make fuzz      fuzzers, FUZZ_SECONDS=$(FUZZ_SECONDS) each"; \
 	echo "  make asan | tsan    unit tests, sanitized     make format    clang-format in place"; \
 	echo "  make layers         include rules             make docs      generated documents"; \
-	echo "  make faults         1,000 kills, 200 flips, ... (docs/faults.md)"
+	echo "  make faults         1,000 kills, 200 flips, ..., P/D for MINUTES=$(MINUTES) (docs/faults.md)"
 
 run: build
 	exec build/release/penstock serve --port $(PORT) --data-dir $(DATA_DIR)
@@ -57,11 +58,13 @@ fuzz:
 # The long forms; `make test` runs the short ones.
 faults:
 	tools/install_packages.sh test
-	tools/build.sh release penstock kv_faults
+	tools/build.sh release penstock kv_faults pd_worker
 	build/release/tests/faults/kv_faults kills --rounds 1000
 	build/release/tests/faults/kv_faults scenes
 	build/release/tests/faults/kv_faults flips --flips 200
 	tests/faults/serve_faults.py --binary build/release/penstock --kills 100 --conversations 6
+	tests/faults/pd_faults.py --binary build/release/penstock --worker-binary build/release/tests/faults/pd_worker \
+	  --minutes $(MINUTES)
 
 test-clients: build
 	tests/clients/run.sh

@@ -18,13 +18,14 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "e2e"))
 import e2e_test  # noqa: E402
+import pd_edges  # noqa: E402
 import pd_load  # noqa: E402
+import pd_parts  # noqa: E402
 import pd_phases  # noqa: E402
 import pd_service  # noqa: E402
 import pd_watch  # noqa: E402
 
 LONG_MINUTES = 20
-HITS_MIN = 20
 
 
 class Run:
@@ -93,25 +94,19 @@ class Run:
 
     def load(self, phase, service, seed):
         return pd_load.Load(service.port, self.requests, self.answers, seed, phase.clients,
-                            pd_service.REQUEST_TIMEOUT, phase.leave)
-
-    def table(self):
-        """Prints every edge; the fault edges that were taken too rarely."""
-        print("edge" + " " * 38 + "hits")
-        rare = []
-        for (name, fault), count in zip(self.hits.edges, self.hits.counts):
-            print(f"{name:40}{count:7}{'  fault' if fault else ''}")
-            if fault and count < HITS_MIN:
-                rare.append(name)
-        return rare
+                            pd_service.REQUEST_TIMEOUT, phase.leave, phase.tokens_max)
 
 
 def plan(options):
-    kinds = pd_phases.SHORT_SERVE_PHASES if options.short else pd_phases.SERVE_PHASES
+    serve, parts = pd_phases.SERVE_PHASES, pd_parts.PARTS_PHASES
     if options.phase:
-        named = {kind.__name__.lower(): kind for kind in pd_phases.SERVE_PHASES}
-        kinds = [named[name] for name in options.phase]
-    return kinds
+        named = {kind.__name__.lower(): kind for kind in serve + parts}
+        return [named[name] for name in options.phase]
+    if options.short:
+        return pd_phases.SHORT_SERVE_PHASES + pd_parts.SHORT_PARTS_PHASES
+    # Taking turns, so that a run of any length sees both kinds.
+    return [kind for i in range(max(len(serve), len(parts))) for kind in serve[i:i + 1] +
+            parts[i:i + 1]]
 
 
 def main():
@@ -142,10 +137,10 @@ def main():
         round_ += 1
         if options.short or time.monotonic() >= began + minutes * 60:
             break
-    rare = run.table()
+    rare = pd_edges.show(run.hits.edges, run.hits.counts)
     print(f"{run.totals}; faults: {run.faults}; {time.monotonic() - began:.0f} s")
     if minutes >= LONG_MINUTES and not options.phase:
-        assert not rare, f"fault edges taken less than {HITS_MIN} times: {rare}"
+        assert not rare, f"fault edges taken less than {pd_edges.HITS_MIN} times: {rare}"
     print("passed")
 
 

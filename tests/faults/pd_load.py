@@ -149,8 +149,11 @@ def reference(port, requests, check_twice=3):
 class Load:
     """Clients that ask and compare until stop()."""
 
-    def __init__(self, port, requests, answers, seed, clients, request_timeout, leave=0.0):
+    def __init__(self, port, requests, answers, seed, clients, request_timeout, leave=0.0,
+                 tokens_max=1000):
         self.port, self.requests, self.answers = port, requests, answers
+        # Those whose answers are this short.
+        self.wanted = [i for i, a in enumerate(answers) if a["usage"][1] <= tokens_max]
         self.request_timeout, self.leave = request_timeout, leave
         self.stopping = threading.Event()
         self.lock = threading.Lock()
@@ -166,7 +169,7 @@ class Load:
 
     def _client(self, rng):
         while not self.stopping.is_set() and not self.failures:
-            i = rng.randrange(len(self.requests))
+            i = rng.choice(self.wanted)
             leave_after = leave_at = None
             if rng.random() < self.leave:
                 if rng.random() < 0.5:

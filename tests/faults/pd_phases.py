@@ -14,6 +14,7 @@ import pd_service
 class Phase:
     errors_max = 0.0   # of all requests
     clients = 12
+    tokens_max = 1000  # of an answer
     leave = 0.02       # of the requests, clients that go away
     transport = "shm"
     pools = "prefill=1,decode=1"

@@ -183,7 +183,7 @@ class Serve(Service):
 class Parts(Service):
     """Gateway, KV daemon and test workers, whose faults come from a file; see pd_worker.cc."""
 
-    def __init__(self, binary, options, *, pools, transport, lease, cache, seed):
+    def __init__(self, binary, options, *, pools, transport, cache, seed):
         super().__init__(pools)
         if not cache:
             self.names.remove("kvd")
@@ -204,7 +204,8 @@ class Parts(Service):
         for name in self.workers:
             self.commands[name] = [
                 binary, "--name", name, "--role", name.split("-")[0], "--data-dir", self.data_dir,
-                "--faults", self.faults, "--lease-ms", str(lease), "--transport",
+                "--model", os.path.join(e2e_test.ROOT, "models/nano"), "--faults", self.faults,
+                "--transport",
                 f"shm:{self.data_dir}/run/{name}.kv" if transport == "shm" else "tcp:127.0.0.1:0",
                 "--cache", "on" if cache else "off", *options]
         self.commands["proxy"] = [sys.executable, os.path.join(FAULTS, "pd_proxy.py"), "--faults",
@@ -229,6 +230,8 @@ class Parts(Service):
             command += ["--seed", str(self.seed * 1000 + self.starts)]
         if name == "proxy":
             self.processes[name] = subprocess.Popen(command, stderr=self.stderr)
+            for worker in self.workers:
+                wait_until(lambda w=worker: os.path.exists(self.proxy_socket(w)), 20, "the proxy")
             return
         ours, theirs = os.pipe()
         if name == "gateway" and self.port:

@@ -1,0 +1,124 @@
+"""The phases with test workers: broken transports, broken streams to the gateway, stalls, limits.
+
+Each phase takes turns between plans of faults, a few seconds each (faulty_transport.h, pd_proxy.py
+say what the names mean), so that states that last are left in every way. The handoff's times are
+short, so that its deadlines pass often.
+"""
+import os
+
+import pd_service
+from pd_phases import Phase
+
+# Milliseconds.
+SHORT = {"unclaimed": 1200, "quarantine": 600, "connect": 700, "attach": 1500, "read": 1000,
+         "silent": 1000, "alive": 300, "whole": 6000, "parked": 800}
+
+
+def mix(*parts, **chances):
+    """Lines of a plan; chances are in a thousand, with `_` for the point and times after it."""
+    lines = [line for part in parts for line in part]
+    for name, chance in chances.items():
+        permille, most = chance if isinstance(chance, tuple) else (chance, 0)
+        lines.append(f"{name.replace('_', '.')} {int(permille * 1000)} {most}")
+    return lines
+
+
+FRAMES = mix(frame_delay=(20, 300), frame_cut=0.3, frame_lost=(0.1, 3000))
+READS = mix(read_corrupt=20, read_ruin=1, read_stale=1, read_refuse=1, read_late=1,
+            read_delay=(50, 300))
+CUTS = mix(cut_tick=60, cut_message=10, cut_read=5, lost_hold=(500, 800), read_delay=(300, 400))
+LOST = mix(attach_drop=100, attached_drop=100, renew_drop=300, renewed_drop=500, part_drop=20,
+           closed_drop=200, ended_drop=300, release_drop=200, alive_drop=300, ack_drop=200)
+LATE = mix(attach_hold=(300, 1400), attached_hold=(200, 1400), part_hold=(100, 800),
+           closed_hold=(500, 1500), release_hold=(300, 800), read_delay=(100, 500))
+NONSENSE = mix(alive_extra=300, attached_extra=30, part_extra=20, closed_extra=50, attach_extra=20,
+               renew_extra=50, attach_alter=300, attach_twice=300, attach_hold=(200, 900),
+               closed_hold=(500, 900), part_hold=(100, 400), read_delay=(200, 400))
+STALLS = mix(stall=(12, 4000), closed_hold=(300, 1500), read_delay=(100, 500))
+SILENCE = mix(alive_drop=1000, attached_drop=1000, part_drop=1000, closed_drop=1000,
+              renewed_drop=1000, ended_drop=1000, read_delay=(600, 1500))
+CONNECTS = mix(connect_fail=200, connect_delay=(600, 1200), cut_tick=80)
+LEASES = mix(renew_drop=1000, closed_hold=(600, 1900), part_hold=(200, 1900), read_delay=(300, 900))
+
+
+class Parts(Phase):
+    errors_max = 0.05
+    tokens_max = 60  # it is about prompts
+    leave = 0.3
+    pools = "prefill=1,decode=1"
+    cache = False
+    limits = {}
+    lease = 1.5
+    plans = []
+    turn = 4.0
+
+    def open(self):
+        options = []
+        for name, value in {**SHORT, "lease": int(self.lease * 1000), **self.limits}.items():
+            options += [f"--{name}", str(value)]
+        return pd_service.Parts(os.path.abspath(self.run.options.worker_binary), options,
+                                pools=self.pools, transport=self.transport, cache=self.cache,
+                                seed=self.rng.randrange(1 << 20))
+
+    def faults(self, end):
+        turns = 0
+        going = True
+        while going:
+            self.service.plan(self.plans[turns % len(self.plans)])
+            turns += 1
+            # Between plans all is well for a moment, so that states are entered.
+            going = self.sleep(self.turn, end)
+            self.service.plan([])
+            going = going and self.sleep(0.3, end)
+        self.done["plans"] = turns
+
+
+class Reads(Parts):
+    """Reads end corrupt, stale, refused, late; the cache daemon is there."""
+    plans = [READS, mix(READS, FRAMES)]
+    cache = True
+
+
+class Cuts(Parts):
+    """Connections end at any moment, owners learn it late, and connecting again fails."""
+    plans = [CUTS, mix(CUTS, LATE), CONNECTS, mix(CUTS, mix(attach_twice=300))]
+    limits = {"reads": 4}
+
+
+class Messages(Parts):
+    """Messages are lost, late, twice, and nonsense."""
+    plans = [LOST, LATE, NONSENSE, LEASES]
+    limits = {"reads": 4}
+    clients = 14
+
+
+class Stalls(Parts):
+    """Threads of transports stand still, so that leases end with their readers alive; silence."""
+    plans = [STALLS, SILENCE, mix(STALLS, CUTS)]
+    turn = 5.0
+    limits = {"reads": 4}
+
+
+class Limits(Parts):
+    """Few handoffs and pulls at once, and no time for a pull."""
+    plans = [mix(read_delay=(300, 300), closed_hold=(500, 600)), mix(CUTS, LATE)]
+    limits = {"handoffs": 5, "pulls": 4, "whole": 400, "reads": 4}
+    clients = 16
+
+
+class Frames(Parts):
+    """The streams between the gateway and its workers are late and break."""
+    errors_max = 0.5
+    leave = 0.05
+    plans = [mix(frame_delay=(50, 500), frame_cut=2), mix(frame_lost=(0.5, 4000), frame_cut=1),
+             mix(FRAMES, READS)]
+    pools = "prefill=2,decode=2"
+
+
+def over_tcp(kind):
+    return type(f"{kind.__name__}Tcp", (kind,), {"transport": "tcp", "__doc__": kind.__doc__})
+
+
+PARTS_PHASES = [Cuts, Messages, Stalls, Limits, Reads, Frames]
+PARTS_PHASES += [over_tcp(kind) for kind in PARTS_PHASES]
+SHORT_PARTS_PHASES = [over_tcp(Cuts), Messages, Reads]
