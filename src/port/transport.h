@@ -73,7 +73,7 @@ struct TransportEvents {
   std::function<void(PeerId)> opened;                          // our connect() has succeeded
   std::function<void(PeerId, std::string_view)> message;       // valid during the call
   std::function<void(PeerId, const std::string& why)> closed;  // also when connecting failed
-  // May `peer`, which is connected to us, read this block of this generation now?
+  // May `peer`, which is connected to us, read this block of this generation now? Not set: no.
   std::function<bool(PeerId, std::uint32_t pool, std::uint32_t block, std::uint64_t generation)>
       readable;
 };
@@ -85,7 +85,7 @@ class Transport {
   virtual ~Transport() = default;
   // The loop's clock: timers and posted calls run on the transport's thread.
   virtual Clock& clock() = 0;
-  // Before anything is connected or accepted.
+  // Before anything is connected or accepted; once. The thread of io/transport starts with it.
   virtual void set_events(TransportEvents events) = 0;
   // The number by which peers name the pool: 0, 1, ... in the order of the calls.
   virtual std::uint32_t publish(const PublishedPool& pool) = 0;
@@ -95,7 +95,7 @@ class Transport {
   // Starts to connect; ends in `opened` or `closed`.
   virtual Result<PeerId> connect(const std::string& address, Instant deadline) = 0;
   virtual Status send(PeerId peer, std::string_view message) = 0;
-  // Ends the connection; its reads end with kGone. `closed` is not called for it.
+  // Ends the connection. `closed` is not called for it; its reads end with kGone, in a later turn.
   virtual void close(PeerId peer) = 0;
 
   virtual ReadId read(PeerId peer, const RemoteSlice& slice, std::byte* into, Instant deadline,

@@ -2,7 +2,8 @@
 //
 // "shm:/path" listens at a Unix socket for its owner only; "tcp:host:port" and "ucx:host:port" at a
 // TCP port, where a reader's further connections come in as well. A process listens at one address
-// and connects to any.
+// and connects to any. Names are looked up at once, which may block: addresses that come from peers
+// should be numbers.
 //
 // Limits: connections that have not said what they are count like those that have, and have as
 // long; when descriptors run out, accepting pauses. Errors: kInvalidArgument (address), kConflict
