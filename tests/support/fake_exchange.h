@@ -19,6 +19,7 @@ struct Answered {
   bool finished = false;
   int writes = 0;
   bool refuse_writes = false;  // as if the client had gone
+  int stalls_after = -1;       // writes; then the client reads no more, until the write time-out
   std::function<void()> disconnect;
 
   std::string header(std::string_view name) const {
@@ -55,6 +56,8 @@ class FakeExchange final : public HttpExchange {
   }
   Task<Status> write(std::string chunk) override {
     if (answered_->refuse_writes) co_return fail(ErrorCode::kCancelled, "the client is gone");
+    if (answered_->writes == answered_->stalls_after)
+      co_return fail(ErrorCode::kDeadlineExceeded, "the client stopped reading the answer");
     answered_->body += chunk;
     ++answered_->writes;
     co_return Status{};

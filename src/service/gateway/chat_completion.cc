@@ -233,7 +233,9 @@ Task<Status> ChatCompletion::send_events() {
     exchange_.begin_stream(200, std::string(protocol::kSseContentType),
                            answer_headers(record_, HeaderSet::kStream));
   }
-  co_return co_await exchange_.write(std::exchange(events_, {}));
+  Status sent = co_await exchange_.write(std::exchange(events_, {}));
+  unreachable_ = !sent;
+  co_return sent;
 }
 
 Task<Status> ChatCompletion::end_answer() {
@@ -241,17 +243,22 @@ Task<Status> ChatCompletion::end_answer() {
   if (stream_) {
     stream_->end(record_.usage, events_);
     CO_TRY_STATUS(co_await send_events());
-    co_return co_await exchange_.finish();
+    Status finished = co_await exchange_.finish();
+    unreachable_ = !finished;
+    co_return finished;
   }
   HttpResponse response;
   response.headers = answer_headers(record_, HeaderSet::kWhole);
   response.body = whole_->body(record_.usage);
   record_.status = 200;
-  co_return co_await exchange_.respond(std::move(response));
+  Status sent = co_await exchange_.respond(std::move(response));
+  unreachable_ = !sent;
+  co_return sent;
 }
 
 Task<void> ChatCompletion::answer_error(const Error& error) {
-  if (error.code == ErrorCode::kCancelled) co_return;  // nobody is there to read it
+  // Nobody is there to read it.
+  if (error.code == ErrorCode::kCancelled || unreachable_) co_return;
   if (!stream_begun_) {
     HttpResponse response = error_response(error, record_);
     static_cast<void>(co_await exchange_.respond(std::move(response)));

@@ -72,6 +72,7 @@ class ChatCompletion {
   std::optional<protocol::ChatCollector> whole_;
   std::string events_;         // SSE bytes not written yet
   bool stream_begun_ = false;  // the head has been sent
+  bool unreachable_ = false;   // a write failed: nothing more can be said
 };
 
 }  // namespace penstock::gateway

@@ -327,6 +327,23 @@ TEST_CASE("a client that goes away frees the engine at once and is charged for w
   CHECK(!answer->finished);
 }
 
+TEST_CASE("a client that stops reading before the very last event is cut off, and that is all") {
+  for (const int writes : {0, 1, 2, 3}) {
+    CAPTURE(writes);
+    Rig rig;
+    const auto answer = rig.chat(R"(,"stream":true)");
+    answer->stalls_after = writes;  // the text, the finish, [DONE]
+    rig.emit_text("Some text");
+    if (writes > 0) rig.emit_text(" more", FinishReason::kLength);
+    CHECK(answer->writes == std::min(writes, 3));
+    CHECK(answer->finished == (writes == 3));
+    CHECK(rig.last().outcome == (writes == 3 ? "length" : "deadline_exceeded"));
+    CHECK(rig.gateway.in_flight() == 0);
+    CHECK(rig.engines.open().empty());
+    CHECK(rig.context.ledger.empty());
+  }
+}
+
 TEST_CASE("a silent engine yields keep-alive comments and, at the limit, a clean end") {
   Rig rig;
   const auto answer = rig.chat(R"(,"stream":true)");
