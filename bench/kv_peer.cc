@@ -244,7 +244,7 @@ class Asker {
     const auto begin = Clock::now();
     while (
         !std::ranges::all_of(blocks, [&](const BlockInfo& b) { return tier_.contains(b.name); })) {
-      if (seconds_since(begin) > 30)
+      if (seconds_since(begin) > 300)
         return fail(ErrorCode::kUnavailable, "the bench's KV daemon does not answer");
       turn();
     }
