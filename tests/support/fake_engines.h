@@ -80,6 +80,8 @@ class FakeEngines final : public EngineClient {
 
   std::span<const WorkerView> workers() const override { return workers_; }
   Status submit(WorkerId worker, EngineRequest request, Sink sink) override {
+    if (const auto refused = refuses.find(worker); refused != refuses.end())
+      return std::unexpected(refused->second);
     open_.push_back({worker, std::move(request), std::move(sink)});
     ++submitted;
     return {};
@@ -90,6 +92,7 @@ class FakeEngines final : public EngineClient {
   }
 
   int submitted = 0;
+  std::map<WorkerId, Error> refuses;  // as one does whose end the view does not show yet
 
  private:
   void deliver(RequestId id, const EngineOutput& output) {

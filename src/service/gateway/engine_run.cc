@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace penstock::gateway {
 namespace {
@@ -46,6 +47,20 @@ Status EngineRun::submit(const Placement& placement, EngineRequest request) {
   request_ = std::move(request);
   if (received_.empty()) received_.assign(request_.sampling.choices, 0);
   placed_at_ = received_[0];
+  Status sent = submit_legs(placement);
+  if (sent) return sent;
+  release();
+  if (sent.error().code != ErrorCode::kUnavailable) return sent;
+  // The worker is gone or drains, and the view it was chosen from does not say so yet.
+  refused_ = true;
+  EngineOutput lost;
+  lost.finish = FinishReason::kError;
+  lost.error = std::move(sent).error();
+  queue(std::move(lost));
+  return {};
+}
+
+Status EngineRun::submit_legs(const Placement& placement) {
   if (!placement.prefill) return submit_leg(placement.decode, {}, placement.fresh);
   HandoffRef handoff;
   handoff.leg = Leg::kPrefill;
@@ -56,11 +71,7 @@ Status EngineRun::submit(const Placement& placement, EngineRequest request) {
   handoff.leg = Leg::kDecode;
   handoff.source = placement.transport;
   handoff.source_epoch = placement.epoch;
-  if (Status sent = submit_leg(placement.decode, handoff, 0); !sent) {
-    release();
-    return sent;
-  }
-  return {};
+  return submit_leg(placement.decode, handoff, 0);
 }
 
 Status EngineRun::submit_leg(RankId rank, const HandoffRef& handoff, std::uint32_t fresh) {
@@ -187,6 +198,10 @@ Task<Status> EngineRun::move_on(const Error& why) {
                    "the worker that served this request failed; try again");
   }
   ++moves_;
+  // For the shard to hear of it, or the same worker would be chosen again.
+  if (std::exchange(refused_, false)) {
+    co_await Sleep(context_.clock, context_.limits.worker_wait_step);
+  }
   const auto tokens = static_cast<std::uint32_t>(request_.prompt->size() + request_.emitted.size());
   CO_TRY(const Placement placement, co_await place({request_.model, tokens, cached_}));
   moved_to_ = placement.reason;

@@ -16,9 +16,9 @@
 //
 // Invariants: next() yields each token once and in order, over any number of moves and legs; after
 // stop(), abandon() or the destructor no leg runs and no permit is held.
-// Errors: submit() as EngineClient; next() kDeadlineExceeded, what abandon() gave, the
-// engine's own error, or kUnavailable when the moves are used up.
-// Concurrency: shard thread only.
+// Errors: submit() as EngineClient, never kUnavailable; next() kDeadlineExceeded, what abandon()
+// gave, the engine's own error, or kUnavailable when the moves are used up. Concurrency: shard
+// thread only.
 #pragma once
 
 #include <array>
@@ -40,7 +40,8 @@ class EngineRun {
 
   // Waits for workers that can take the request, up to worker_wait_max and the deadline.
   Task<Result<Placement>> place(PlacementRequest request);
-  // Sends the request to the placed ranks. request.id is set here.
+  // Sends the request to the placed ranks. request.id is set here. A worker that is found gone is
+  // one that died: next() places the request again.
   Status submit(const Placement& placement, EngineRequest request);
   // The next output; nullopt when `wake_at` passes first.
   Task<Result<std::optional<EngineOutput>>> next(Instant wake_at);
@@ -61,6 +62,7 @@ class EngineRun {
     RankPermit permit;
   };
   Running& at(Leg leg) { return legs_[leg == Leg::kPrefill ? 0 : 1]; }
+  Status submit_legs(const Placement& placement);
   Status submit_leg(RankId rank, const HandoffRef& handoff, std::uint32_t fresh);
   void end(Running& leg);
   void receive(Leg leg, EngineOutput output);
@@ -79,6 +81,7 @@ class EngineRun {
   std::vector<std::uint32_t> received_;  // tokens so far, by choice
   std::uint32_t placed_at_ = 0;          // tokens of choice 0 when it was placed last
   bool emitted_any_ = false;
+  bool refused_ = false;  // a worker that the last placement chose was not there
   std::optional<Error> abandoned_;
   std::uint32_t moves_ = 0;
   std::string moved_to_;

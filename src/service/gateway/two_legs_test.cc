@@ -238,6 +238,36 @@ TEST_CASE("at most three moves, then an error") {
   CHECK(rig.engines.open().empty());
 }
 
+TEST_CASE("a worker that is found gone at the submit is one that died") {
+  for (const std::size_t gone : {0U, 1U}) {
+    Rig rig;
+    rig.engines.refuses.emplace(WorkerId(gone + 1),
+                                Error{ErrorCode::kUnavailable, "the stream has ended", {}, {}});
+    // The view hears of it a moment later.
+    rig.clock.call_at(rig.clock.now() + std::chrono::milliseconds(5),
+                      [&] { rig.engines.worker(gone).connected = false; });
+    rig.start();
+    rig.clock.advance(std::chrono::seconds(1));
+    CHECK_FALSE(rig.over);
+    CHECK(rig.run->moves() == 1);
+    REQUIRE(rig.engines.open().size() == 1);
+    CHECK(rig.engines.open()[0].worker == WorkerId(2 - gone));
+    rig.emit(Leg::kWhole, {10, 11}, FinishReason::kStop);
+    CHECK(rig.tokens == Expected{10, 11});
+  }
+}
+
+TEST_CASE("a worker that is never there and never gone ends the request, in time") {
+  Rig rig;
+  for (const std::uint64_t worker : {1U, 2U})
+    rig.engines.refuses.emplace(WorkerId(worker), Error{ErrorCode::kUnavailable, "gone", {}, {}});
+  rig.start();
+  rig.clock.advance(std::chrono::seconds(1));
+  REQUIRE(rig.error);
+  CHECK(rig.error->code == ErrorCode::kUnavailable);
+  CHECK(rig.run->moves() == 3);
+}
+
 TEST_CASE("a client that leaves ends both legs at once, whatever has come") {
   for (const int tokens : {0, 1, 2}) {
     Rig rig;
