@@ -497,7 +497,9 @@ Result<Report> simulate(const Profile& profile, const evaluate::Trace& trace,
   std::unique_ptr<routing::PlacementPolicy> prefill;
   routing::PrefillBalancer* balancer = nullptr;
   if (options.prefill_policy == "default") {
-    auto made = std::make_unique<routing::PrefillBalancer>(options.prefill);
+    routing::PrefillBalancerOptions prefill_options = options.prefill;
+    prefill_options.step_seconds = profile.chunk_budget_seconds;
+    auto made = std::make_unique<routing::PrefillBalancer>(prefill_options);
     balancer = made.get();
     prefill = std::move(made);
   } else {

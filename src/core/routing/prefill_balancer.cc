@@ -4,10 +4,11 @@
 
 namespace penstock::routing {
 
-double ready_seconds(const RankView& rank) {
+double ready_seconds(const RankView& rank, double step_seconds) {
   const double loaded =
       rank.load_seconds > 0 ? rank.load_outstanding_seconds + rank.load_seconds : 0;
-  return std::max(rank.outstanding_seconds, loaded) + rank.compute_seconds;
+  return std::max({rank.outstanding_seconds, step_seconds / 2, loaded}) +
+         std::max(rank.compute_seconds, step_seconds);
 }
 
 PrefillBalancer::PrefillBalancer(const PrefillBalancerOptions& options)
@@ -26,6 +27,7 @@ void PrefillBalancer::weigh_engines(std::span<const RankView> ranks, std::size_t
     if (rank.engine >= engines_.size()) engines_.resize(rank.engine + std::size_t{1});
     Engine& engine = engines_[rank.engine];
     engine.waiting += static_cast<double>(rank.waiting);
+    engine.step = std::max(engine.step, std::min(rank.outstanding_seconds, options_.step_seconds));
     ++engine.ranks;
   }
   for (std::size_t e = 0; e < engines_.size(); ++e) {
@@ -54,7 +56,7 @@ void PrefillBalancer::place(const PlaceRequest& request, std::span<const RankVie
       if (out.scores[i] == kNotCandidate) continue;
       const RankView& rank = ranks[i];
       const Engine& engine = engines_[rank.engine];
-      out.scores[i] = ready_seconds(rank);
+      out.scores[i] = ready_seconds(rank, engine.step);
       if (any_prefers && !engine.prefers)
         out.scores[i] += options_.delay_weight * rank.compute_seconds *
                          (engine.waiting + rank.compute_seconds * engine.coming);

@@ -2,10 +2,11 @@
 //
 // For every rank the time until the prompt would be done there is predicted: the later of its
 // compute queue and the arrival of the hit's KV (load queue + own load), plus own compute. Hit
-// tokens cost only their load. Among the engines that prefer the request's tier the rank that is
-// ready first is the choice. A rank of another engine is taken only when the request gains more
-// there than it delays others: those waiting on that engine, and those of its tiers that will
-// arrive while the request computes.
+// tokens cost only their load. Ranks of an engine step together, so a prompt waits for half of the
+// step under way and its own step takes as long as those of the other ranks. Among the engines that
+// prefer the request's tier the rank that is ready first is the choice. A rank of another engine is
+// taken only when the request gains more there than it delays others: those waiting on that engine,
+// and those of its tiers that will arrive while the request computes.
 //
 // Invariants: as of PlacementPolicy; tiers never exclude: with no candidate in the tier the best of
 // the others is taken. Scores are seconds until done, plus the delay to others where it counts.
@@ -21,7 +22,8 @@ namespace penstock::routing {
 
 struct PrefillBalancerOptions {
   TierOptions tiers = {};
-  double delay_weight = 1;  // of others' delay against own gain
+  double delay_weight = 1;    // of others' delay against own gain
+  double step_seconds = 0.2;  // longest step of an engine: its chunks' time budget
 };
 
 class PrefillBalancer final : public PlacementPolicy {
@@ -45,13 +47,14 @@ class PrefillBalancer final : public PlacementPolicy {
   struct Engine {
     double waiting = 0;  // per rank
     double coming = 0;   // a second and rank, halved
+    double step = 0;     // seconds of its present kind of step
     std::int64_t ranks = 0;
     bool prefers = false;  // the request's tier
   };
   std::vector<Engine> engines_;  // scratch
 };
 
-// Seconds until a prompt placed there would be done.
-double ready_seconds(const RankView& rank);
+// Seconds until a prompt placed there would be done, on an engine whose steps last so long.
+double ready_seconds(const RankView& rank, double step_seconds);
 
 }  // namespace penstock::routing

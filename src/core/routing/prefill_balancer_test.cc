@@ -274,8 +274,8 @@ TEST_CASE("hit tokens cost their load, and links are a resource of their own") {
   all[1].compute_seconds = 0.3;
   all[2].compute_seconds = 0.3;
   all[2].outstanding_seconds = 0.1;
-  CHECK(ready_seconds(all[0]) == doctest::Approx(0.57));
-  CHECK(ready_seconds(all[2]) == doctest::Approx(0.4));
+  CHECK(ready_seconds(all[0], 0) == doctest::Approx(0.57));
+  CHECK(ready_seconds(all[2], 0) == doctest::Approx(0.4));
   Rng rng(6);
   Decision d;
   balancer.place({.prompt_tokens = 1000}, all, rng, d);
@@ -285,7 +285,20 @@ TEST_CASE("hit tokens cost their load, and links are a resource of their own") {
   CHECK(*d.choice == 0);
   // The load overlaps with the compute queue: the later of both counts.
   all[0].outstanding_seconds = 0.14;
-  CHECK(ready_seconds(all[0]) == doctest::Approx(0.17));
+  CHECK(ready_seconds(all[0], 0) == doctest::Approx(0.17));
+}
+
+TEST_CASE("ranks step together: an idle engine comes before an idle rank of a busy one") {
+  PrefillBalancer balancer({});
+  balancer.advance(at(0), 2);
+  auto all = engines(2, 2);
+  all[1].outstanding_seconds = 3;  // its engine steps in full chunks
+  CHECK(ready_seconds(all[0], 0.2) == doctest::Approx(0.3));
+  CHECK(ready_seconds(all[2], 0) == doctest::Approx(0.1));
+  Rng rng(8);
+  Decision d;
+  balancer.place({.prompt_tokens = 1000}, all, rng, d);
+  CHECK(*d.choice >= 2);
 }
 
 TEST_CASE("no candidate is an answer") {
