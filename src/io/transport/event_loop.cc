@@ -142,16 +142,18 @@ void EventLoop::wait() {
   std::array<epoll_event, kEventsMax> events;
   const int n = ::epoll_pwait2(epoll_.get(), events.data(), kEventsMax, &timeout, nullptr);
   for (int i = 0; i < n; ++i) {
-    const epoll_event& event = events[static_cast<std::size_t>(i)];
-    if (event.data.u64 == kWake) {
+    // Copied: the kernel's structure is packed.
+    const WatchId id = events[static_cast<std::size_t>(i)].data.u64;
+    const std::uint32_t happened = events[static_cast<std::size_t>(i)].events;
+    if (id == kWake) {
       wake_.clear();
       run_posted();
       continue;
     }
-    const auto found = watches_.find(event.data.u64);
+    const auto found = watches_.find(id);
     if (found == watches_.end()) continue;
     const std::shared_ptr<Handler> handler = found->second.handler;
-    (*handler)(event.events);
+    (*handler)(happened);
   }
 }
 
