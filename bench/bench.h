@@ -60,5 +60,6 @@ Result<std::vector<Figure>> run_kv(const Options&);
 Result<std::vector<Figure>> run_transfer(const Options&);
 Result<std::vector<Figure>> run_experts(const Options&);
 Result<std::vector<Figure>> run_routing(const Options&);
+Result<std::vector<Figure>> run_pd(const Options&);
 
 }  // namespace penstock::bench

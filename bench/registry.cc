@@ -12,6 +12,7 @@ const std::vector<Bench>& all() {
       {"transfer", "KV out of another process's pool: shared memory, TCP, UCX", run_transfer},
       {"experts", "expert placement against the public EPLB, and planning time", run_experts},
       {"routing", "one placement decision over 1,024 ranks, every policy", run_routing},
+      {"pd", "prefill and decode apart against mixed workers, and what the gateway costs", run_pd},
   };
   return benches;
 }

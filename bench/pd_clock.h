@@ -1,0 +1,85 @@
+// ShardClock: a gateway shard's loop for benches, in real time, on the thread that runs it.
+//
+// Production runs shards on Asio's loop (io/http/asio_clock.h); a bench is one shard that also has
+// a main program, so this one runs until a condition holds.
+// Invariants: as port/clock.h. Concurrency: one thread runs it; post() from any.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "port/clock.h"
+
+namespace penstock::bench {
+
+class ShardClock final : public Clock {
+ public:
+  using Steady = std::chrono::steady_clock;
+
+  Instant now() const override {
+    return Instant(std::chrono::duration_cast<Duration>(Steady::now().time_since_epoch()));
+  }
+  TimerId call_at(Instant when, std::function<void()> call) override {
+    const TimerId id = ++last_timer_;
+    timers_.emplace(std::pair(when, id), std::move(call));
+    times_.emplace(id, when);
+    return id;
+  }
+  void cancel(TimerId timer) override {
+    const auto found = times_.find(timer);
+    if (found == times_.end()) return;
+    timers_.erase({found->second, timer});
+    times_.erase(found);
+  }
+  void post(std::function<void()> call) override {
+    const std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(call));
+    if (posted_.size() == 1) news_.notify_one();
+  }
+
+  // Runs calls until `done()`; false when `limit` passes first.
+  template <typename Done>
+  bool run_until(Done done, Duration limit) {
+    const Instant end = now() + limit;
+    while (!done()) {
+      if (now() >= end) return false;
+      run_once(end);
+    }
+    return true;
+  }
+
+ private:
+  void run_once(Instant end) {
+    std::vector<std::function<void()>> calls;
+    {
+      std::unique_lock lock(mutex_);
+      const Instant next = timers_.empty() ? end : std::min(end, timers_.begin()->first.first);
+      news_.wait_until(lock, Steady::time_point(next.time_since_epoch()),
+                       [&] { return !posted_.empty(); });
+      calls.swap(posted_);
+    }
+    for (const auto& call : calls)
+      call();
+    while (!timers_.empty() && timers_.begin()->first.first <= now()) {
+      const auto call = std::move(timers_.begin()->second);
+      times_.erase(timers_.begin()->first.second);
+      timers_.erase(timers_.begin());
+      call();
+    }
+  }
+
+  TimerId last_timer_ = 0;
+  std::map<std::pair<Instant, TimerId>, std::function<void()>> timers_;
+  std::unordered_map<TimerId, Instant> times_;
+  std::mutex mutex_;
+  std::condition_variable news_;
+  std::vector<std::function<void()>> posted_;
+};
+
+}  // namespace penstock::bench
