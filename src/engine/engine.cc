@@ -216,6 +216,12 @@ void Engine::cancel(RequestId request) {
   if (state_->scheduler->find(request) != nullptr) state_->cancelled.push_back(request);
 }
 
+void Engine::abandon() {
+  state_->scheduler->clear();
+  state_->cancelled.clear();
+  state_->early.clear();
+}
+
 bool Engine::has_work() const {
   return !state_->early.empty() || !state_->cancelled.empty() || state_->scheduler->can_move();
 }

@@ -110,6 +110,8 @@ class Engine {
   // Ends the request: its unfinished choices report FinishReason::kCancelled in the next step.
   // Unknown ids are ignored.
   void cancel(RequestId request);
+  // Drops all requests without an output: what their loads and pulls use is about to go.
+  void abandon();
   // True while a step() would do something.
   bool has_work() const;
   // Runs one forward pass at most.

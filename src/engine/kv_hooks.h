@@ -87,6 +87,8 @@ class LegSink {
   // may be partly filled: it is final when `tokens` is all there is.
   virtual void grown(const EngineRequest& request, std::span<const BlockId> blocks,
                      std::uint32_t tokens) = 0;
+  // Its blocks are wanted for others: the leg is computed again later, in other blocks.
+  virtual void thrown_out(const EngineRequest& request) { static_cast<void>(request); }
 };
 
 }  // namespace penstock::engine

@@ -19,10 +19,17 @@ bool by_age(const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequence>&
 }  // namespace
 
 Scheduler::~Scheduler() {
+  clear();
+}
+
+void Scheduler::clear() {
   for (Owned& s : running_)
     give_back(*s);
   for (Owned& s : waiting_)
     give_back(*s);
+  running_.clear();
+  waiting_.clear();
+  requests_.clear();
 }
 
 void Scheduler::add(std::unique_ptr<Request> request, std::shared_ptr<PrefixLoad> load,
@@ -259,6 +266,9 @@ void Scheduler::requeue_preempted() {
     if (at == running_.end()) continue;
     Owned sequence = std::move(*at);
     running_.erase(at);
+    const EngineRequest& request = sequence->request->request;
+    if (leg_sink_ != nullptr && request.handoff.leg == Leg::kPrefill)
+      leg_sink_->thrown_out(request);
     queue(std::move(sequence));
   }
 }

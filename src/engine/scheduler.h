@@ -103,6 +103,8 @@ class Scheduler {
   // Ends all sequences of the request. The request itself stays until forget().
   void drop(const Request& request);
   void forget(RequestId id);
+  // Ends everything, without a word.
+  void clear();
 
   std::uint32_t running_count() const { return static_cast<std::uint32_t>(running_.size()); }
   std::uint32_t waiting_count() const { return static_cast<std::uint32_t>(waiting_.size()); }

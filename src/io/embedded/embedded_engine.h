@@ -25,6 +25,8 @@ namespace penstock {
 class EmbeddedEngine final : public service::WorkerEngine {
  public:
   explicit EmbeddedEngine(std::unique_ptr<engine::Engine> engine) : engine_(std::move(engine)) {}
+  // Requests that are still open hold leases of the cache, which goes before the engine does.
+  ~EmbeddedEngine() override { engine_->abandon(); }
 
   // Uses the KV cache from now on. Before the first request.
   Status connect(KvConnectorOptions options);

@@ -145,13 +145,15 @@ class Worker {
     }
     return answers;
   }
+  void step() {
+    wait_for_work();
+    std::vector<EngineOutput> outputs;
+    engine_->step(outputs);
+  }
   // Lets the cache take what was offered: until no block of the pool is held.
   void settle() {
-    while (engine_->load().kv_tokens_used > Tokens(0)) {
-      wait_for_work();
-      std::vector<EngineOutput> outputs;
-      engine_->step(outputs);
-    }
+    while (engine_->load().kv_tokens_used > Tokens(0))
+      step();
   }
 
  private:
@@ -289,6 +291,31 @@ TEST_CASE("layer 0 is computed on before layer 1 has arrived") {
   }
   CHECK(worker.counters().loads_overlapped > 0);
   worker.settle();
+}
+
+TEST_CASE("an engine that goes with requests open lets the cache's leases go first") {  // ASan sees
+  const TemporaryFolder folder;
+  REQUIRE(engine::write_checkpoint(folder.path(), shape_for(0), 1));
+  const Daemon daemon(folder.path(), std::uint64_t{64} << 20);
+  EngineOptions options;
+  options.checkpoint_dir = folder.path();
+  options.threads = 1;
+  options.kv_blocks = 96;
+  options.max_sequences = 1;
+  Rng rng(6);
+  Worker worker(options, folder.path());
+  const std::vector<TokenId> prompt(300, 5);
+  worker.submit(request(rng, 1, prompt, "tenant:a"));
+  worker.finish(1);
+  worker.settle();
+  // The first one runs, and long; the second waits for it with a lease in its hands.
+  for (std::uint64_t id = 2; id <= 3; ++id) {
+    EngineRequest r = request(rng, id, prompt, "tenant:a");
+    r.sampling.max_tokens = 1000;
+    worker.submit(std::move(r));
+  }
+  while (worker.counters().hit_tokens < 512)
+    worker.step();
 }
 
 TEST_CASE("scopes share nothing, the deployment's scope does") {

@@ -104,6 +104,13 @@ void HandoffLegs::grown(const EngineRequest& request, std::span<const BlockId> b
   port_->publish(leg->second.id, first, fresh, is_all ? tokens : ready * kBlockTokens);
 }
 
+void HandoffLegs::thrown_out(const EngineRequest& request) {
+  const auto leg = prefills_.find(request.id);
+  if (leg == prefills_.end() || leg->second.published == 0) return;
+  port_->withdraw(leg->second.id, "the prefill leg gave its blocks to others");
+  prefills_.erase(leg);
+}
+
 void HandoffLegs::ended_early(RequestId request) {
   const auto leg = prefills_.find(request);
   if (leg == prefills_.end()) return;

@@ -46,6 +46,9 @@ class HandoffLegs final : public engine::LegSink {
   std::shared_ptr<engine::RemotePrefix> remote(const EngineRequest& request);
   void grown(const EngineRequest& request, std::span<const engine::BlockId> blocks,
              std::uint32_t tokens) override;
+  // Blocks that it has published would be held until the leg ends, which may need them to go on:
+  // the handoff ends, the leg does not.
+  void thrown_out(const EngineRequest& request) override;
 
   // The request ended before the engine saw it.
   void ended_early(RequestId request);

@@ -111,12 +111,13 @@ struct Worker {
   std::unique_ptr<PlayedPort> port;
   std::vector<std::string> log;
 
-  explicit Worker(const std::string& folder) {
+  explicit Worker(const std::string& folder, std::uint32_t kv_blocks = 0) {
     engine::EngineOptions options;
     options.checkpoint_dir = folder;
     options.model_name = "m";
     options.threads = 1;
     options.max_batch_tokens = 70;
+    options.kv_blocks = kv_blocks;
     auto opened = engine::Engine::open(options);
     REQUIRE(opened);
     engine = std::make_unique<EmbeddedEngine>(std::move(*opened));
@@ -147,11 +148,11 @@ struct Two {
   std::unique_ptr<Worker> prefill;
   std::unique_ptr<Worker> decode;
 
-  Two() {
+  explicit Two(std::uint32_t prefill_blocks = 0) {
     engine::CheckpointShape shape;
     shape.eos = {95};
     REQUIRE(engine::write_checkpoint(folder.path(), shape, 5));
-    prefill = std::make_unique<Worker>(folder.path());
+    prefill = std::make_unique<Worker>(folder.path(), prefill_blocks);
     decode = std::make_unique<Worker>(folder.path());
   }
 };
@@ -285,6 +286,36 @@ TEST_CASE("legs that are cancelled: the handoff is withdrawn, the pull stopped, 
   // Until the service lets them go nobody else may have them.
   CHECK(d.engine->load().kv_tokens_used == Tokens(256));
   d.check_empty();
+}
+
+TEST_CASE("a leg that is thrown out for others ends its handoff: its old blocks go back") {
+  Two two(8);
+  EngineRequest old = request(8, Leg::kWhole, 60);
+  old.sampling.max_tokens = 390;
+  REQUIRE(two.decode->engine->submit(old));
+  const std::vector<EngineOutput> expected = two.decode->run();
+  REQUIRE(two.decode->engine->submit(request(9, Leg::kWhole, 400)));
+  const std::vector<EngineOutput> expected_leg = two.decode->run();
+
+  // Both need 8 and 7 of 8 blocks: the younger one gives way in the middle of its prompt.
+  Worker& p = *two.prefill;
+  REQUIRE(p.engine->submit(old));
+  REQUIRE(p.engine->submit(request(9, Leg::kPrefill, 400)));
+  std::vector<EngineOutput> outputs = p.run();
+  CHECK(p.port->published.size() == 5);
+  CHECK(p.port->states.at({1, 9}) == "withdrawn: the prefill leg gave its blocks to others");
+  // Nor can the older one go on without the blocks that the service still has.
+  CHECK(p.engine->load().waiting == 2);
+  p.port->gives_back = true;
+  p.engine->on_handoff_news();
+  for (EngineOutput& output : p.run())
+    outputs.push_back(std::move(output));
+  CHECK(outputs.back().request == RequestId(9));
+  CHECK(outputs.back().finish == FinishReason::kHandedOff);
+  CHECK(tokens_of({outputs.back()})[0] == tokens_of(expected_leg)[0]);
+  outputs.pop_back();
+  CHECK(tokens_of(outputs) == tokens_of(expected));
+  p.check_empty();
 }
 
 TEST_CASE("a leg that is refused is not announced") {
