@@ -20,17 +20,20 @@ def check_names(edges):
     assert not strangers, f"no fault edges of docs/protocol/handoff.md: {strangers}"
 
 
+def rare(edges, counts):
+    """The fault edges that were taken too rarely."""
+    return [name for (name, fault), count in zip(edges, counts)
+            if fault and count < HITS_MIN and name not in UNREACHABLE]
+
+
 def show(edges, counts):
-    """Prints the table; the fault edges that were taken too rarely."""
+    """Prints the table; rare()."""
     check_names(edges)
+    too_rare = rare(edges, counts)
     print("edge" + " " * 38 + "hits")
-    rare = []
     for (name, fault), count in zip(edges, counts):
-        note = "  fault" if fault else ""
+        notes = ["fault"] * fault + ["rare"] * (name in too_rare)
         if name in UNREACHABLE:
-            note += f", {UNREACHABLE[name]}"
-        elif fault and count < HITS_MIN:
-            rare.append(name)
-            note += ", rare"
-        print(f"{name:40}{count:7}{note}")
-    return rare
+            notes.append(UNREACHABLE[name])
+        print(f"{name:40}{count:7}  {', '.join(notes)}".rstrip())
+    return too_rare

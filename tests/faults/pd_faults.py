@@ -13,6 +13,7 @@ taken 20 times. The seed chooses requests and faults; the moments remain the mac
 import argparse
 import os
 import random
+import signal
 import sys
 import time
 
@@ -26,6 +27,7 @@ import pd_service  # noqa: E402
 import pd_watch  # noqa: E402
 
 LONG_MINUTES = 20
+STARVED_ERRORS = 0.3
 
 
 class Run:
@@ -34,7 +36,7 @@ class Run:
         self.rng = random.Random(options.seed)
         self.stop_max = 3 if options.short else 10
         self.hits = pd_watch.Hits()
-        self.requests = pd_load.make_requests(options.seed)
+        self.requests = pd_load.make_requests(options.seed, 30 if options.short else 60)
         self.answers = None
         self.totals = {"whole": 0, "honest errors": 0, "left": 0, "cut": 0}
         self.faults = {}
@@ -51,6 +53,9 @@ class Run:
         tokens = [sum(a["usage"][i] for a in self.answers) for i in (0, 1)]
         print(f"reference: {len(self.answers)} answers, {tokens[0]} + {tokens[1]} tokens, "
               f"{time.monotonic() - began:.1f} s", flush=True)
+
+    def rare(self):
+        return pd_edges.rare(self.hits.edges, self.hits.counts)
 
     def phase(self, kind, seconds, seed):
         phase = kind(self, random.Random(seed))
@@ -76,11 +81,18 @@ class Run:
                   f"{load.left} left, {load.cut} cut by the gateway's death, slowest "
                   f"{load.slowest:.1f} s, quiet after {quiet:.1f} s; {phase.done}; "
                   f"{time.monotonic() - began:.0f} s", flush=True)
+            print(f"    {len(self.rare())} fault edges taken less than {pd_edges.HITS_MIN} times",
+                  flush=True)
             for error, times in sorted(load.honest.items(), key=lambda e: -e[1])[:3]:
                 print(f"    {times} x {error}", flush=True)
             assert load.whole >= phase.clients, "hardly any request was answered"
-            assert load.errors <= phase.errors_max * asked, \
-                f"{load.errors} of {asked} requests failed, more than {phase.errors_max:.0%}"
+            allowed = phase.errors_max
+            if service.starved() and allowed < STARVED_ERRORS:
+                # No fault of this phase: the machine is too busy for a heartbeat in two seconds.
+                print(f"    workers were silent {service.starved()} times", flush=True)
+                allowed = STARVED_ERRORS
+            assert load.errors <= allowed * asked, \
+                f"{load.errors} of {asked} requests failed, more than {allowed:.0%}"
             failed = False
         finally:
             if failed:
@@ -94,7 +106,8 @@ class Run:
 
     def load(self, phase, service, seed):
         return pd_load.Load(service.port, self.requests, self.answers, seed, phase.clients,
-                            pd_service.REQUEST_TIMEOUT, phase.leave, phase.tokens_max)
+                            pd_service.REQUEST_TIMEOUT, phase.leave, phase.tokens_max,
+                            phase.prompts)
 
 
 def plan(options):
@@ -122,24 +135,33 @@ def main():
     minutes = 2 if options.short else options.minutes
     print(f"pd_faults.py {'--short' if options.short else f'--minutes {minutes}'} "
           f"--seed {options.seed}", flush=True)
+    # Whoever ends it wants the processes gone and the table so far.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     began = time.monotonic()
     run = Run(options)
     run.compute_reference()
     kinds = plan(options)
+    end = began + minutes * 60
+    is_long = minutes >= LONG_MINUTES and not options.phase
     round_ = 0
-    while True:
-        for i, kind in enumerate(kinds):
-            left = began + minutes * 60 - time.monotonic()
-            # A phase's start, warm-up and quiet take some ten seconds, too.
-            seconds = max(6, left / (len(kinds) - i) - 10) if options.short else \
-                max(6, min(60, left))
-            run.phase(kind, seconds, f"{options.seed}/{round_}/{i}")
-        round_ += 1
-        if options.short or time.monotonic() >= began + minutes * 60:
-            break
-    rare = pd_edges.show(run.hits.edges, run.hits.counts)
+    try:
+        # A busy machine may need more time for what is rare.
+        while round_ == 0 or time.monotonic() < end or (
+                is_long and run.rare() and time.monotonic() < end + minutes * 30):
+            for i, kind in enumerate(kinds):
+                left = end - time.monotonic()
+                # A phase's start, warm-up and quiet take some ten seconds, too.
+                seconds = max(6, left / (len(kinds) - i) - 10) if options.short else 30
+                if left > 0 or options.short or is_long and run.rare():
+                    run.phase(kind, seconds, f"{options.seed}/{round_}/{i}")
+            round_ += 1
+            if options.short:
+                break
+            kinds = kinds if time.monotonic() < end else pd_parts.PARTS_PHASES
+    finally:
+        rare = pd_edges.show(run.hits.edges, run.hits.counts)
     print(f"{run.totals}; faults: {run.faults}; {time.monotonic() - began:.0f} s")
-    if minutes >= LONG_MINUTES and not options.phase:
+    if is_long:
         assert not rare, f"fault edges taken less than {pd_edges.HITS_MIN} times: {rare}"
     print("passed")
 

@@ -24,21 +24,24 @@ def mix(*parts, **chances):
 
 
 FRAMES = mix(frame_delay=(20, 300), frame_cut=0.3, frame_lost=(0.1, 3000))
-READS = mix(read_corrupt=20, read_ruin=1, read_stale=1, read_refuse=1, read_late=1,
+READS = mix(read_corrupt=20, read_ruin=3, read_stale=3, read_refuse=3, read_late=3,
             read_delay=(50, 300))
-CUTS = mix(cut_tick=60, cut_message=10, cut_read=5, lost_hold=(500, 800), read_delay=(300, 400))
+CUTS = mix(cut_tick=50, cut_message=10, cut_read=5, lost_hold=(500, 800), read_delay=(300, 400),
+           attach_alter=150, attach_twice=100)
 LOST = mix(attach_drop=100, attached_drop=100, renew_drop=300, renewed_drop=500, part_drop=20,
            closed_drop=200, ended_drop=300, release_drop=200, alive_drop=300, ack_drop=200)
 LATE = mix(attach_hold=(300, 1400), attached_hold=(200, 1400), part_hold=(100, 800),
            closed_hold=(500, 1500), release_hold=(300, 800), read_delay=(100, 500))
-NONSENSE = mix(alive_extra=300, attached_extra=30, part_extra=20, closed_extra=50, attach_extra=20,
-               renew_extra=50, attach_alter=300, attach_twice=300, attach_hold=(200, 900),
-               closed_hold=(500, 900), part_hold=(100, 400), read_delay=(200, 400))
+NONSENSE = mix(alive_extra=200, attached_extra=10, part_extra=10, closed_extra=50, attach_extra=10,
+               renewed_extra=150, renew_extra=30, attached_hold=(200, 600), part_hold=(100, 300),
+               closed_hold=(800, 900), read_delay=(600, 500))
+TWICE = mix(attach_alter=400, attach_twice=500, attach_hold=(500, 1300), closed_hold=(300, 800))
 STALLS = mix(stall=(12, 4000), closed_hold=(300, 1500), read_delay=(100, 500))
 SILENCE = mix(alive_drop=1000, attached_drop=1000, part_drop=1000, closed_drop=1000,
-              renewed_drop=1000, ended_drop=1000, read_delay=(600, 1500))
-CONNECTS = mix(connect_fail=200, connect_delay=(600, 1200), cut_tick=80)
+              renewed_drop=1000, ended_drop=1000)
+CONNECTS = mix(connect_fail=200, connect_delay=(800, 2500), cut_tick=25)
 LEASES = mix(renew_drop=1000, closed_hold=(600, 1900), part_hold=(200, 1900), read_delay=(300, 900))
+HOLDERS = mix(cut_tick=60, lost_hold=(1000, 2500), closed_hold=(500, 1000), read_delay=(300, 400))
 
 
 class Parts(Phase):
@@ -81,29 +84,68 @@ class Reads(Parts):
 
 class Cuts(Parts):
     """Connections end at any moment, owners learn it late, and connecting again fails."""
-    plans = [CUTS, mix(CUTS, LATE), CONNECTS, mix(CUTS, mix(attach_twice=300))]
+    plans = [CUTS, CONNECTS, mix(CUTS, LATE)]
     limits = {"reads": 4}
+    prompts = (500, 4096)
+    leave = 0.4
+    clients = 10
+
+
+class Holders(Parts):
+    """Several readers may be reading when a handoff ends."""
+    plans = [HOLDERS]
+    limits = {"reads": 4}
+    prompts = (900, 4096)
+    leave = 0.7
+    clients = 10
 
 
 class Messages(Parts):
     """Messages are lost, late, twice, and nonsense."""
-    plans = [LOST, LATE, NONSENSE, LEASES]
+    plans = [LOST, NONSENSE, LATE, TWICE, LEASES, NONSENSE]
     limits = {"reads": 4}
+    turn = 3.0
     clients = 14
 
 
+class Closings(Parts):
+    """All is read, and the close does not come."""
+    plans = [mix(closed_hold=(900, 1900), cut_tick=40), mix(closed_hold=(900, 1900), stall=(15, 3500)),
+             mix(closed_hold=(900, 1900), alive_extra=300, renewed_extra=200),
+             mix(closed_hold=(900, 3500)), mix(closed_hold=(900, 1900), renew_drop=800)]
+    limits = {"whole": 2500, "silent": 3000}
+    prompts = (0, 400)
+    leave = 0.5
+    turn = 3.0
+
+
 class Stalls(Parts):
-    """Threads of transports stand still, so that leases end with their readers alive; silence."""
-    plans = [STALLS, SILENCE, mix(STALLS, CUTS)]
+    """Threads of transports stand still, so that leases end with their readers alive."""
+    plans = [STALLS, mix(STALLS, attach_hold=(300, 1000)), mix(STALLS, CUTS)]
     turn = 5.0
     limits = {"reads": 4}
+    prompts = (300, 4096)
+
+
+class Silence(Parts):
+    """Owners say nothing any more."""
+    plans = [SILENCE, mix(SILENCE, read_delay=(800, 900))]
+    turn = 1.7
+    lease = 4
+    limits = {"silent": 700, "attach": 2500, "reads": 4}
 
 
 class Limits(Parts):
     """Few handoffs and pulls at once, and no time for a pull."""
-    plans = [mix(read_delay=(300, 300), closed_hold=(500, 600)), mix(CUTS, LATE)]
+    plans = [mix(read_delay=(300, 300), closed_hold=(900, 600)), mix(CUTS, LATE)]
     limits = {"handoffs": 5, "pulls": 4, "whole": 400, "reads": 4}
     clients = 16
+
+
+class Reads(Parts):
+    """Reads end corrupt, stale, refused, late; the cache daemon is there."""
+    plans = [READS, mix(READS, FRAMES)]
+    cache = True
 
 
 class Frames(Parts):
@@ -119,6 +161,6 @@ def over_tcp(kind):
     return type(f"{kind.__name__}Tcp", (kind,), {"transport": "tcp", "__doc__": kind.__doc__})
 
 
-PARTS_PHASES = [Cuts, Messages, Stalls, Limits, Reads, Frames]
+PARTS_PHASES = [Cuts, Holders, Messages, Closings, Stalls, Silence, Limits, Reads, Frames]
 PARTS_PHASES += [over_tcp(kind) for kind in PARTS_PHASES]
-SHORT_PARTS_PHASES = [over_tcp(Cuts), Messages, Reads]
+SHORT_PARTS_PHASES = [over_tcp(Cuts), Messages, over_tcp(Reads)]

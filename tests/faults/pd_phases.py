@@ -15,6 +15,7 @@ class Phase:
     errors_max = 0.0   # of all requests
     clients = 12
     tokens_max = 1000  # of an answer
+    prompts = (0, 4096)  # tokens
     leave = 0.02       # of the requests, clients that go away
     transport = "shm"
     pools = "prefill=1,decode=1"
@@ -143,7 +144,7 @@ class Rolling(Phase):
                 pid = self.service.pid(name)
                 before = self.service.log().count(f"worker {name} ended with exit code 0")
                 self.service.signal(name, signal.SIGTERM)
-                pd_service.wait_until(lambda: self.service.pid(name) not in (None, pid), 60,
+                pd_service.wait_until(lambda: self.service.pid(name) not in (None, pid), 120,
                                       f"{name} to end and to be started again")
                 self.service.wait_whole()
                 ended = self.service.log().count(f"worker {name} ended with exit code 0")

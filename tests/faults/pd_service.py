@@ -97,7 +97,7 @@ class Service:
         return seen["penstock_worker_connected"] == len(self.workers) and self.is_ready()
 
     def wait_whole(self):
-        wait_until(self.is_whole, 60, lambda: f"all processes to be there again: "
+        wait_until(self.is_whole, 120, lambda: f"all processes to be there again: "
                    f"{ {n: self.pid(n) for n in self.names} }, workers say "
                    f"{ {n: w.load() for n, w in self.watches.items()} }")
 
@@ -151,6 +151,10 @@ class Service:
             if now > limit:
                 raise AssertionError(f"{role} has {now >> 20} MiB of memory, after the warm-up it "
                                      f"had {self.memory[role] >> 20}")
+
+    def starved(self):
+        """How often a gateway heard nothing from a worker for two seconds."""
+        return len(re.findall("worker .* is gone: (the worker said nothing|no hello)", self.log()))
 
     def log_tail(self):
         return self.log()[-6000:]
