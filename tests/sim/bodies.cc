@@ -44,6 +44,7 @@ std::string body(std::uint64_t number) {
   options.max_tokens = 1 + static_cast<std::uint32_t>(rng.below(rng.below(3) == 0 ? 4 : 50));
   options.stream = rng.below(5) != 0;
   std::string& extra = options.extra;
+  extra.clear();
   if (rng.below(2) == 0)
     extra += R"(,"temperature":0)";
   else

@@ -15,7 +15,7 @@ struct BodyOptions {
   std::uint32_t words = 40;  // of the prompt
   std::uint32_t max_tokens = 24;
   bool stream = true;
-  std::string extra = {};  // more fields: ,"n":2
+  std::string extra = R"(,"temperature":0)";  // more fields
 };
 std::string body(const BodyOptions& options);
 

@@ -22,7 +22,8 @@ double seconds(Duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
-constexpr std::uint64_t kEndOneIn = 60;  // draws
+constexpr Duration kIdleStep = std::chrono::microseconds(10);  // blocks taken back, a pull begun
+constexpr std::uint64_t kEndOneIn = 60;                        // draws
 
 }  // namespace
 
@@ -91,6 +92,7 @@ Duration ToyEngine::step_cost() const {
       prompt += static_cast<std::int64_t>(s.tokens.size()) - s.choices[0].computed;
   }
   rows += std::min<std::int64_t>(prompt, profile_.chunk_tokens);
+  if (rows == 0) return kIdleStep;
   return profile_.step_base + rows * profile_.step_token;
 }
 

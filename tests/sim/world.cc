@@ -73,11 +73,15 @@ World::GatewayRig::GatewayRig(World& w, std::size_t index)
               *this,
               toy_catalog(),
               w.options_.limits,
-              Rng(w.options_.seed * 8 + index + 1),
+              Rng(w.options_.seed * 8 + (w.options_.gateways_alike ? 0 : index + 1)),
               [] { return std::int64_t{1700000000}; },
               {},
               [] { return std::string(); }},
-      gateway(context) {}
+      gateway(context) {
+  context.new_handoff_id = [ids = Rng(w.options_.seed * 8 + index + 1)]() mutable {
+    return HandoffId{ids.next_u64(), ids.next_u64()};
+  };
+}
 
 void World::GatewayRig::request_finished(const RequestRecord& record) {
   Asked& asked = *world.asked_.at(std::stoull(record.request_id.substr(1)));

@@ -34,6 +34,7 @@ struct PlaceOptions {
 struct WorldOptions {
   std::uint64_t seed = 1;
   std::size_t gateways = 1;
+  bool gateways_alike = false;  // both number their requests the same way
   std::vector<PlaceOptions> places;
   service::HandoffOptions handoff;
   gateway::GatewayLimits limits;
