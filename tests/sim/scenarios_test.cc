@@ -86,6 +86,19 @@ TEST_CASE("life: both legs, pulled while it is computed, and nothing is left") {
   CHECK(world.worker(kPrefill).handoffs().owner.released == 1);
 }
 
+TEST_CASE("the yardstick: one wrong bit of pulled KV gives another answer") {
+  World world(pools());
+  const auto asked = world.ask(0, long_answer());
+  until(world, [&] { return asked->client->writes > 3; });
+  auto& engine = dynamic_cast<ToyEngine&>(world.worker(kDecode).engine(0));
+  const service::RankMemory memory = engine.memory();
+  // Blocks are taken from the lowest: the first of the pool holds the prompt's beginning.
+  memory.payloads[2] ^= std::byte{1};
+  REQUIRE(world.finish());
+  CHECK(asked->answer().done);
+  CHECK(!asked->answer().begins(alone(asked->body)));
+}
+
 TEST_CASE("migration: prefill dies before the first token, and it is placed again") {
   World world(pools());
   const auto asked = world.ask(0, long_answer());
