@@ -6,6 +6,9 @@
 // included, by frames. Tokens: the `penstock gateway` process with 64 clients on HTTP streams; the
 // CPU time of all its threads by events written: text, JSON, HTTP and a system call each.
 //
+// The limit of 50 us is held against both: a worker's frame carries the tokens of all requests, a
+// client's frame the token of one.
+//
 // CPU times are the kernel's, so that a busy machine disturbs them little. Medians of rounds.
 #include <fcntl.h>
 #include <netinet/in.h>

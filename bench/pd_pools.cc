@@ -153,7 +153,9 @@ class PoolBench {
                          s.tokens += tokens;
                          if (over_) return false;
                          if (s.tokens >= kStreamTokens) {
-                           clock_.post([&, i] { stream(side, i, streams, sums, gaps); });
+                           clock_.post([&, i, round = round_] {
+                             if (round == round_) stream(side, i, streams, sums, gaps);
+                           });
                          }
                          return true;
                        }});
@@ -192,6 +194,7 @@ class PoolBench {
     const double elapsed = seconds(clock_.now() - began);
     measuring_ = false;
     over_ = true;
+    ++round_;
     TRY_STATUS(side.shard->finish(60s));
     result.prompt_tokens = static_cast<double>(prompts * kLongPrompt) / elapsed;
     result.answer_tokens /= elapsed;
@@ -307,7 +310,8 @@ class PoolBench {
       fmt::print(stderr, "  answers/s {:.0f} {:.0f} {:.0f} {:.0f}\n", rate[0].back(),
                  rate[1].back(), rate[2].back(), rate[3].back());
     }
-    const char* const names[4] = {"", "one mixed worker", "two mixed workers, both cores decode",
+    const char* const names[4] = {"", "one mixed worker",
+                                  "two mixed workers, twice the decoding cores",
                                   "one mixed worker, two threads"};
     // Against two decoding cores one is as good at half of the aim.
     const double aims[4] = {0, kThroughputAim, kThroughputAim / 2, kThroughputAim};
@@ -368,6 +372,7 @@ class PoolBench {
   Side both_cores_;
   bool measuring_ = false;
   bool over_ = false;
+  std::uint64_t round_ = 0;  // a stream's next request belongs to the round that asked for it
 };
 
 }  // namespace

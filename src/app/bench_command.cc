@@ -1,6 +1,7 @@
 // `penstock bench`: runs the benches of bench/registry.cc and prints design section 10's JSON or a
 // table.
 #include <fmt/format.h>
+#include <stdlib.h>
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
@@ -26,9 +27,12 @@ struct Ran {
 
 json::object machine_json() {
   const Machine machine = read_machine();
+  double load = 0;  // of the last minute, the bench's own included
+  ::getloadavg(&load, 1);
   return {{"cpu", machine.cpu_model},
           {"cores", machine.cores},
-          {"memory", format_bytes(machine.memory_total)}};
+          {"memory", format_bytes(machine.memory_total)},
+          {"load_average", load}};
 }
 
 json::object figure_json(const bench::Figure& f) {
