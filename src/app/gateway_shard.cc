@@ -159,7 +159,8 @@ struct GatewayShard::State {
     if (shared.kv_feed != nullptr && number == 0) publish_kv_metrics(*shared.kv_feed, metrics);
     metrics.gauge(Metric::kAccessLogLinesDropped)
         .set(static_cast<double>(shared.access_log.dropped()));
-    metrics.gauge(Metric::kGatewayPermits).set(static_cast<double>(context.ledger.requests()));
+    metrics.gauge(Metric::kGatewayPermits, {fmt::to_string(number)})
+        .set(static_cast<double>(context.ledger.requests()));
     std::vector<std::uint64_t> edges(handoff::edges().size());
     for (const WorkerView& worker : engines.workers()) {
       const std::string id = fmt::to_string(worker.description.id.value);

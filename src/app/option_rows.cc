@@ -77,7 +77,7 @@ constexpr std::array kTable = {
                "Or an address to listen at: shm:/path, tcp:HOST:PORT, ucx:HOST:PORT. shm is for "
                "workers of one machine; ucx for networks with RDMA."},
     OptionInfo{"handoff-lease", "worker.handoff_lease", &O::handoff_lease,
-               commands(kServe, kWorker, kDoctor, kConfig), "TIME", "10s", 1e9, kHour, "", kPlain,
+               commands(kServe, kWorker, kDoctor, kConfig), "TIME", "10s", 3e9, kHour, "", kPlain,
                "Computed KV is kept this long for a decode worker that gives no sign", ""},
     OptionInfo{"local-prefill-time", "gateway.local_prefill_time", &O::local_prefill_max,
                kGatewaySide, "TIME", "20ms", 0, kHour, "", kPlain,

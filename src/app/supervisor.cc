@@ -97,6 +97,7 @@ class Supervisor {
       act_on_time();
     }
     if (failure_) return std::unexpected(*failure_);
+    if (overdue_) return error_info(ErrorCode::kDeadlineExceeded).exit_code;
     return killed_ ? kKilledExitCode : 0;
   }
 
@@ -234,6 +235,7 @@ class Supervisor {
       log_warning("{} did not stop within {}; killing it", child.spec->name,
                   format_duration(child.spec->stop_timeout));
       kill_at_.reset();
+      overdue_ = true;
       if (child.process) child.process->signal(SIGKILL);
     }
     if (!ready_ && !stopping_ && time >= patience_ends_) {
@@ -273,6 +275,7 @@ class Supervisor {
   bool ready_ = false;  // was ready once
   bool stopping_ = false;
   bool killed_ = false;
+  bool overdue_ = false;  // a child had to be killed at the end
   std::size_t stop_index_ = 0;  // the child that is being stopped
   std::optional<SteadyTime> kill_at_;
   std::optional<Error> failure_;

@@ -36,7 +36,8 @@ struct SupervisorPlan {
   std::function<Status(const std::vector<ReadyReport>&)> on_ready;
 };
 
-// Runs until stopped. 0 after an orderly stop, 130 after a second signal.
+// Runs until stopped. 0 after an orderly stop, 130 after a second signal, the exit code of
+// kDeadlineExceeded when a child did not stop in its time and was killed.
 Result<int> supervise(const SupervisorPlan& plan);
 
 }  // namespace penstock

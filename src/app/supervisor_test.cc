@@ -137,7 +137,7 @@ TEST_CASE("a child that ignores SIGTERM is killed after its time") {
                         send_term_to_self();
                         return {};
                       }};
-  CHECK(supervise(plan) == 0);
+  CHECK(supervise(plan) == error_info(ErrorCode::kDeadlineExceeded).exit_code);
 }
 
 TEST_CASE("an error of on_ready stops everything") {

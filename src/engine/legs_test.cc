@@ -230,4 +230,60 @@ TEST_CASE("an older request takes the blocks of one that waits for its KV; it is
   CHECK(two.decode->load().kv_tokens_used == Tokens(0));
 }
 
+TEST_CASE("blocks that come back late cost nobody else theirs") {
+  TwoEngines two(8);
+  // 8 blocks: the old one will want a fifth, a young one holds two, and three wait for a remote.
+  EngineRequest old = request(250, 1, 0);
+  old.id = RequestId(1);
+  old.sampling.max_tokens = 60;
+  REQUIRE(two.decode->submit(old));
+  for (int i = 0; i < 3; ++i)
+    two.decode->step();
+  EngineRequest young = request(70, 1, 0);
+  young.id = RequestId(2);
+  young.sampling.max_tokens = 50;
+  REQUIRE(two.decode->submit(young));
+  two.decode->step();
+
+  class Held final : public RemotePrefix {
+   public:
+    explicit Held(KvPool& pool) : pool_(pool) {}
+    void start(std::span<const BlockId> to) override {
+      to_.assign(to.begin(), to.end());
+      for (const BlockId block : to_)
+        pool_.retain(block);
+    }
+    bool arrived() override { return false; }
+    Arrival arrival() override { return {}; }
+    void stop() override { stopped = true; }
+    void let_go() {
+      for (const BlockId block : to_)
+        pool_.release(block);
+      to_.clear();
+    }
+    bool stopped = false;
+
+   private:
+    KvPool& pool_;
+    std::vector<BlockId> to_;
+  };
+  auto remote = std::make_shared<Held>(two.decode->pool());
+  EngineRequest waits = request(100, 1, 0);
+  waits.handoff.leg = Leg::kDecode;
+  REQUIRE(two.decode->submit(waits, remote));
+  std::uint32_t preempted = 0;
+  std::size_t tokens = 0;
+  for (int steps = 0; two.decode->has_work() && !remote->stopped && steps < 200; ++steps) {
+    const StepOutputs out = two.decode->step();
+    preempted += out.stats.preempted;
+    tokens += out.outputs.size();
+  }
+  REQUIRE(remote->stopped);
+  CHECK(preempted == 1);  // the one that waited; the young one keeps its blocks
+  remote->let_go();
+  Texts texts;
+  run(*two.decode, texts);
+  CHECK(two.decode->load().kv_tokens_used == Tokens(0));
+}
+
 }  // namespace penstock::engine

@@ -130,7 +130,7 @@ bool Scheduler::reclaim(const Sequence& sequence) {
   return true;
 }
 
-bool Scheduler::reserve(Sequence& sequence, std::uint32_t rows) {
+Scheduler::Room Scheduler::reserve(Sequence& sequence, std::uint32_t rows) {
   const std::uint32_t wanted = blocks_for(sequence.computed + rows);
   const auto held = static_cast<std::uint32_t>(sequence.blocks.size());
   const std::uint32_t first = sequence.computed / kBlockTokens;
@@ -138,7 +138,10 @@ bool Scheduler::reserve(Sequence& sequence, std::uint32_t rows) {
   const bool copy = first < held && kv_.references(sequence.blocks[first]) > 1;
   const std::uint32_t fresh = (wanted > held ? wanted - held : 0) + (copy ? 1 : 0);
   while (kv_.free_blocks() < fresh) {
-    if (!reclaim(sequence)) return false;
+    const std::uint32_t before = kv_.free_blocks();
+    if (!reclaim(sequence)) return Room::kNone;
+    // Somebody outside still holds what the victim gave back, not for long.
+    if (kv_.free_blocks() == before) return Room::kSoon;
   }
   // Reclaiming may have dropped the other reference; then nothing needs to be copied.
   if (copy && kv_.references(sequence.blocks[first]) > 1) {
@@ -149,7 +152,7 @@ bool Scheduler::reserve(Sequence& sequence, std::uint32_t rows) {
   }
   while (sequence.blocks.size() < wanted)
     sequence.blocks.push_back(*kv_.allocate());
-  return true;
+  return Room::kYes;
 }
 
 std::uint32_t Scheduler::remote_count() const {
@@ -227,7 +230,7 @@ void Scheduler::assign_to_loading() {
   for (const Owned& s : running_) {
     if (!s->load) continue;
     const std::uint32_t rows = std::min(s->pending(), limits_.max_batch_tokens);
-    if (reserve(*s, rows)) s->scheduled = rows;
+    if (reserve(*s, rows) == Room::kYes) s->scheduled = rows;
     return;
   }
 }
@@ -240,11 +243,13 @@ PlanStats Scheduler::plan(Batch& batch) {
   std::uint32_t budget = limits_.max_batch_tokens;
   for (const Owned& s : running_) {
     if (s->scheduled == 0) continue;
-    if (!reserve(*s, s->scheduled)) {
+    const Room room = reserve(*s, s->scheduled);
+    if (room == Room::kNone) {
       // Everyone who holds blocks is older: it is this one's turn to wait.
       give_back(*s);
       preempted_.push_back(s.get());
     }
+    if (room == Room::kSoon) s->scheduled = 0;
     budget -= s->scheduled;
   }
   requeue_preempted();
@@ -286,7 +291,7 @@ void Scheduler::admit(std::uint32_t budget) {
       s.remote->start(s.blocks);
     } else {
       s.scheduled = std::min(s.pending(), budget);
-      ENSURE(reserve(s, s.scheduled));
+      ENSURE(reserve(s, s.scheduled) == Room::kYes);
       budget -= s.scheduled;
     }
     Owned sequence = std::move(waiting_.front());

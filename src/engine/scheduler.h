@@ -123,7 +123,8 @@ class Scheduler {
   void assign_rows();
   // With nothing else to do, the oldest sequence with a load gets rows and waits for its layers.
   void assign_to_loading();
-  bool reserve(Sequence& sequence, std::uint32_t rows);
+  enum class Room : std::uint8_t { kYes, kSoon, kNone };
+  Room reserve(Sequence& sequence, std::uint32_t rows);
   // Takes the blocks of the youngest holder that is younger than `sequence`; false when none is.
   bool reclaim(const Sequence& sequence);
   void give_back(Sequence& sequence);

@@ -65,9 +65,13 @@ class HandoffPort {
   virtual void withdraw(HandoffId id, const std::string& why) = 0;
 
   // --- Decode side
-  // Pulls the KV of `tokens` tokens into `to` [ceil(tokens / block tokens)].
+  // Begins to pull the KV of `tokens` tokens: from now on the owner knows its reader and keeps the
+  // KV. Nothing is read before there is room: `to` [ceil(tokens / block tokens)] may be empty, and
+  // comes with fill() then.
   virtual std::shared_ptr<Pull> pull(const HandoffRef& from, const std::string& model,
                                      std::uint32_t tokens, std::vector<std::uint32_t> to) = 0;
+  // Once, for a pull that was begun without.
+  virtual void fill(const std::shared_ptr<Pull>& pull, std::vector<std::uint32_t> to) = 0;
   // The blocks are wanted back, finished or not; also to be called after the end.
   virtual void stop(const std::shared_ptr<Pull>& pull) = 0;
 

@@ -123,6 +123,11 @@ class TestWorker {
       hold(block);
     return port->pull(from, model, tokens, to);
   }
+  void fill(const std::shared_ptr<Pull>& pull, const std::vector<std::uint32_t>& to) {
+    for (const std::uint32_t block : to)
+      hold(block);
+    port->fill(pull, to);
+  }
   // Takes back what the service holds no more; `last` sees each block that it holds no more at all.
   std::vector<std::uint32_t> collect(const std::function<void(std::uint32_t)>& last =
                                          [](std::uint32_t) {}) {

@@ -122,7 +122,7 @@ void Reader::broken(const std::string& why, Effects& effects) {
 }
 
 std::optional<SliceRead> Reader::next_read(Instant now) {
-  if (state_ != State::kPulling || cut_ || now >= last_start() ||
+  if (state_ != State::kPulling || !spec_.has_room || cut_ || now >= last_start() ||
       reading_.size() >= options_.reads_max)
     return std::nullopt;
   std::uint64_t slice = 0;

@@ -50,6 +50,7 @@ struct PullSpec {
   std::uint32_t tokens = 0;
   std::string model;
   Layout layout;
+  bool has_room = true;  // false: room() will say so; nothing is read before
 };
 
 enum class SliceEnd : std::uint8_t { kDone, kStale, kCorrupt, kRefused, kGone, kDeadline };
@@ -91,6 +92,8 @@ class Reader {
   void read_ended(std::uint64_t slice, SliceEnd end, Effects& effects);
   void stop(Effects& effects);
   void tick(Instant now, Effects& effects);
+  // There are blocks to read into.
+  void room() { spec_.has_room = true; }
   // The next slice to read; it is under way from then on.
   std::optional<SliceRead> next_read(Instant now);
 

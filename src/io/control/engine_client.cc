@@ -209,6 +209,7 @@ void StreamEngineClient::State::drop(std::size_t index, std::string reason) {
   link.phase = Phase::kWaiting;
   view.connected = false;
   view.draining = false;
+  view.handoffs = {};
   view.loads.clear();
   const Instant now = clock.now();
   if (now - link.opened_at > options.backoff_max) link.backoff = Duration::zero();

@@ -29,10 +29,12 @@ Status FrameChecker::opened(const EngineRequest& request) {
   Open open;
   open.shape = {choices, model->vocab_size, request.sampling.top_logprobs,
                 request.prompt->size() + request.emitted.size()};
+  open.is_prefill = request.handoff.leg == Leg::kPrefill;
   open.finished.assign(choices, false);
   open.tokens_left.assign(choices, request.sampling.max_tokens);
   open.next_index.assign(choices, 0);
   open.next_index[0] = static_cast<std::uint32_t>(request.emitted.size());
+  open.tokens_left[0] -= std::min(open.tokens_left[0], open.next_index[0]);
   open.unfinished = choices;
   if (!open_.emplace(request.id, std::move(open)).second) {
     return fail(ErrorCode::kConflict,
@@ -101,6 +103,10 @@ Status FrameChecker::check_output(const wire::Output& output, std::vector<Engine
   if (open.finished[choice] && decoded->finish != FinishReason::kError) {
     return broken(
         fmt::format("request {}: choice {} goes on after its finish", output.request_id(), choice));
+  }
+  if (decoded->finish == FinishReason::kHandedOff && !open.is_prefill) {
+    return broken(fmt::format("request {}: choice {} is handed off, but it is no prefill leg",
+                              output.request_id(), choice));
   }
   if (decoded->tokens.size() > open.tokens_left[choice]) {
     return broken(fmt::format("request {}: choice {} has more tokens than were asked for",

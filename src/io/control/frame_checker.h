@@ -52,6 +52,7 @@ class FrameChecker {
     std::vector<std::uint32_t> next_index;   // [choices]
     std::uint32_t unfinished = 0;
     bool forgotten = false;
+    bool is_prefill = false;  // its leg
   };
 
   Status check_loads(const wire::WorkerFrame& frame);

@@ -146,6 +146,8 @@ TEST_CASE("what a worker may not say") {
          f.mutable_outputs(0)->set_finish(wire::FINISH_ERROR);
          f.mutable_outputs(0)->set_error_message(std::string(5000, 'x'));
        }},
+      {"it is no prefill leg",
+       [](Frame& f) { f.mutable_outputs(0)->set_finish(wire::FINISH_HANDED_OFF); }},
       {"goes on after its finish",
        [](Frame& f) {
          f.mutable_outputs(0)->set_finish(wire::FINISH_STOP);

@@ -19,7 +19,13 @@ std::uint32_t tokens_of(const EngineRequest& request) {
 
 class HandoffLegs::RemoteLeg final : public engine::RemotePrefix {
  public:
-  RemoteLeg(HandoffLegs& legs, const EngineRequest& request) : legs_(legs), request_(request) {}
+  // The owner is told at once who will read: its KV stays while this waits for blocks.
+  RemoteLeg(HandoffLegs& legs, const EngineRequest& request)
+      : legs_(legs),
+        request_(request),
+        pull_(legs.port_->pull(request.handoff, legs.engine_.description().name, tokens_of(request),
+                               {})) {}
+  ~RemoteLeg() override { stop(); }
 
   void start(std::span<const BlockId> to) override {
     std::vector<std::uint32_t> blocks;
@@ -27,8 +33,7 @@ class HandoffLegs::RemoteLeg final : public engine::RemotePrefix {
       legs_.engine_.pool().retain(block);
       blocks.push_back(block.value);
     }
-    pull_ = legs_.port_->pull(request_.handoff, legs_.engine_.description().name,
-                              tokens_of(request_), std::move(blocks));
+    legs_.port_->fill(pull_, std::move(blocks));
   }
   bool arrived() override {
     if (pull_->state() == Pull::State::kRunning) return false;
@@ -54,7 +59,7 @@ class HandoffLegs::RemoteLeg final : public engine::RemotePrefix {
     return arrival;
   }
   void stop() override {
-    if (pull_ && legs_.port_ != nullptr) legs_.port_->stop(pull_);
+    if (!std::exchange(stopped_, true) && legs_.port_ != nullptr) legs_.port_->stop(pull_);
     fetch_ = nullptr;
   }
 
@@ -64,6 +69,7 @@ class HandoffLegs::RemoteLeg final : public engine::RemotePrefix {
   std::shared_ptr<Pull> pull_;
   std::shared_ptr<KvFetch> fetch_;
   bool looked_ = false;  // for what the KV cache has
+  bool stopped_ = false;
 };
 
 HandoffLegs::HandoffLegs(engine::Engine& engine, HandoffPort& port, Fallback fetch,

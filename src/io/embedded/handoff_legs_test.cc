@@ -62,13 +62,18 @@ class PlayedPort final : public HandoffPort {
   }
   std::shared_ptr<Pull> pull(const HandoffRef& from, const std::string&, std::uint32_t tokens,
                              std::vector<std::uint32_t> to) override {
+    CHECK(to.empty());
     source = from.source;
     pulling = std::make_shared<PlayedPull>();
     pulling->whole = tokens;
+    return pulling;
+  }
+  void fill(const std::shared_ptr<Pull>& pull, std::vector<std::uint32_t> to) override {
+    CHECK(pull == pulling);
+    CHECK(pulling->to.empty());
     pulling->to = std::move(to);
     for (const std::uint32_t block : pulling->to)
       held.insert(block);
-    return pulling;
   }
   void stop(const std::shared_ptr<Pull>& pull) override {
     CHECK(pull == pulling);

@@ -97,6 +97,10 @@ void EngineRun::receive(Leg leg, EngineOutput output) {
     return;
   }
   if (!output.tokens.empty()) running.permit.prompt_done();
+  // The decode leg is past what the prefill leg can say: it had the KV, or computed it.
+  const std::size_t reached = output.index + output.tokens.size();
+  if (leg == Leg::kDecode && output.choice == 0 && reached > placed_at_ + 1U)
+    end(at(Leg::kPrefill));
   if (output.finish == FinishReason::kHandedOff) {
     output.finish.reset();
     // With several choices each says so.

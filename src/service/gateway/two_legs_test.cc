@@ -131,8 +131,8 @@ TEST_CASE("the first token comes from whoever is first, once") {
     rig.start();
     if (prefill_first) rig.emit(Leg::kPrefill, {10}, FinishReason::kHandedOff);
     rig.emit(Leg::kDecode, {10});
-    rig.emit(Leg::kDecode, {11, 12});
     if (!prefill_first) rig.emit(Leg::kPrefill, {10}, FinishReason::kHandedOff);
+    rig.emit(Leg::kDecode, {11, 12});
     rig.emit(Leg::kDecode, {13}, FinishReason::kStop);
     CHECK(rig.over);
     CHECK(rig.tokens == Expected{10, 11, 12, 13});
@@ -191,6 +191,19 @@ TEST_CASE("prefill dies after the first token: the decode leg goes on") {
   CHECK(rig.run->moves() == 0);
   rig.emit(Leg::kDecode, {10, 11}, FinishReason::kStop);
   CHECK(rig.tokens == Expected{10, 11});
+}
+
+TEST_CASE("a decode leg that had to compute the prompt itself ends the prefill leg") {
+  Rig rig;
+  rig.start();
+  rig.emit(Leg::kDecode, {10});
+  CHECK(rig.engines.open().size() == 2);
+  rig.emit(Leg::kDecode, {11});
+  REQUIRE(rig.engines.open().size() == 1);
+  CHECK(rig.engines.open()[0].request.handoff.leg == Leg::kDecode);
+  CHECK(rig.context.ledger.of({WorkerId(1), 0}) == RankLedger::Entry{});
+  rig.emit(Leg::kDecode, {12}, FinishReason::kStop);
+  CHECK(rig.tokens == Expected{10, 11, 12});
 }
 
 TEST_CASE("decode dies in mid-answer: placed again with what was emitted") {

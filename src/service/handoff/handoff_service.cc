@@ -119,6 +119,8 @@ void HandoffService::run_commands(std::size_t rank) {
           using C = std::decay_t<decltype(c)>;
           if constexpr (std::is_same_v<C, PullCommand>)
             state.reader.run(rank, std::move(c));
+          else if constexpr (std::is_same_v<C, FillCommand>)
+            state.reader.run(rank, std::move(c));
           else if constexpr (std::is_same_v<C, StopCommand>)
             state.reader.run(c);
           else

@@ -506,4 +506,58 @@ TEST_CASE("ranks of one worker have their own pools, and get their own blocks ba
   pair.all_zero();
 }
 
+TEST_CASE("a pull without room yet keeps the KV, reads nothing, and reads all when there is room") {
+  Pair pair;
+  pair.prefill.port->announce(kId, "nano");
+  pair.pull = pair.decode.pull(pair.ref(), 10, {});
+  pair.publish(0, 3, 10);
+  pair.prefill.port->close(kId, first_output());
+  // Far beyond lease and unclaimed time: the reader renews.
+  for (int i = 0; i < 60; ++i)
+    pair.advance(seconds(1));
+  CHECK(pair.pull->state() == Pull::State::kRunning);
+  CHECK(pair.prefill.held() == 3);
+  CHECK(pair.decode.service->counters().bytes_pulled == 0);
+  std::vector<std::uint32_t> to;
+  for (int i = 0; i < 3; ++i)
+    to.push_back(pair.decode.allocate().value());
+  pair.decode.fill(pair.pull, to);
+  pair.advance(milliseconds(100));
+  REQUIRE(pair.pull->state() == Pull::State::kDone);
+  CHECK(pair.decode.has(1, 10, to));
+  pair.all_zero();
+}
+
+TEST_CASE("a pull that is stopped before it has room frees the prefill's blocks at once") {
+  Pair pair;
+  pair.prefill.port->announce(kId, "nano");
+  pair.pull = pair.decode.pull(pair.ref(), 10, {});
+  pair.publish(0, 3, 10);
+  pair.prefill.port->close(kId, first_output());
+  pair.advance(milliseconds(100));
+  CHECK(pair.prefill.held() == 3);
+  pair.decode.port->stop(pair.pull);
+  pair.advance(milliseconds(20));
+  pair.all_zero();
+}
+
+TEST_CASE("room for a pull that is over, or that doesn't fit, comes back") {
+  Pair pair;
+  pair.start_pull(10);
+  const std::vector<std::uint32_t> to = pair.into;
+  pair.decode.port->stop(pair.pull);
+  pair.advance(milliseconds(100));
+  pair.decode.fill(pair.pull, to);
+  pair.advance(milliseconds(100));
+  pair.all_zero();
+
+  pair.prefill.port->announce(kId, "nano");
+  pair.pull = pair.decode.pull(pair.ref(), 10, {});
+  pair.advance(milliseconds(100));
+  pair.decode.fill(pair.pull, {to[0]});
+  pair.advance(milliseconds(100));
+  CHECK(pair.failure().find("blocks that don't fit") != std::string::npos);
+  CHECK(pair.decode.held() == 0);
+}
+
 }  // namespace penstock::service

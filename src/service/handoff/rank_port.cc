@@ -60,8 +60,12 @@ std::shared_ptr<Pull> RankPort::pull(const HandoffRef& from, const std::string& 
   return result;
 }
 
+// Every Pull that an engine has came from pull().
+void RankPort::fill(const std::shared_ptr<Pull>& pull, std::vector<std::uint32_t> to) {
+  push(FillCommand{std::static_pointer_cast<PullResult>(pull), std::move(to)});
+}
+
 void RankPort::stop(const std::shared_ptr<Pull>& pull) {
-  // Every Pull that an engine has came from pull().
   push(StopCommand{std::static_pointer_cast<PullResult>(pull)});
 }
 

@@ -73,11 +73,15 @@ struct PullCommand {
   std::vector<std::uint32_t> to;
   std::shared_ptr<PullResult> result;
 };
+struct FillCommand {
+  std::shared_ptr<PullResult> result;
+  std::vector<std::uint32_t> to;
+};
 struct StopCommand {
   std::shared_ptr<PullResult> result;
 };
 using Command = std::variant<AnnounceCommand, PublishCommand, CloseCommand, WithdrawCommand,
-                             PullCommand, StopCommand>;
+                             PullCommand, FillCommand, StopCommand>;
 
 class RankPort final : public HandoffPort {
  public:
@@ -92,6 +96,7 @@ class RankPort final : public HandoffPort {
   void withdraw(HandoffId id, const std::string& why) override;
   std::shared_ptr<Pull> pull(const HandoffRef& from, const std::string& model, std::uint32_t tokens,
                              std::vector<std::uint32_t> to) override;
+  void fill(const std::shared_ptr<Pull>& pull, std::vector<std::uint32_t> to) override;
   void stop(const std::shared_ptr<Pull>& pull) override;
   std::vector<std::uint32_t> take_freed() override;
 

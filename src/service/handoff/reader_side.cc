@@ -63,13 +63,11 @@ void ReaderSide::run(std::size_t rank_number, PullCommand command) {
   std::string why;
   if (pulls_.size() >= options_.pulls_max)
     why = fmt::format("{} pulls are running, the limit", options_.pulls_max);
-  const std::uint64_t blocks =
-      (std::uint64_t{command.tokens} + rank.layout.block_tokens - 1) / rank.layout.block_tokens;
-  if (command.tokens == 0 || command.to.size() != blocks)
-    why = fmt::format("{} tokens into {} blocks of {}", command.tokens, command.to.size(),
-                      rank.layout.block_tokens);
-  for (const std::uint32_t block : command.to)
-    if (block >= rank.blocks) why = fmt::format("block {} of a pool of {}", block, rank.blocks);
+  if (command.tokens == 0) why = "no tokens";
+  if (!command.to.empty()) {
+    if (std::string bad = misfit(rank, command.tokens, command.to); !bad.empty())
+      why = std::move(bad);
+  }
   if (!why.empty()) {
     (void)counters_.hits.take(handoff::State::kNone, Event::kRefusePull);
     ++counters_.pulls_failed[static_cast<std::size_t>(Reason::kLimit)];
@@ -80,8 +78,8 @@ void ReaderSide::run(std::size_t rank_number, PullCommand command) {
   }
   const std::uint64_t number = ++last_number_;
   command.result->number = number;
-  handoff::PullSpec spec{command.from.id, number,        command.from.source_epoch,
-                         command.tokens,  command.model, rank.layout};
+  handoff::PullSpec spec{command.from.id, number,      command.from.source_epoch, command.tokens,
+                         command.model,   rank.layout, !command.to.empty()};
   pulls_.emplace(number,
                  Running{command.result,
                          rank_number,
@@ -92,6 +90,40 @@ void ReaderSide::run(std::size_t rank_number, PullCommand command) {
                          {}});
   counters_.pulls_running = pulls_.size();
   connect(number);
+}
+
+std::string ReaderSide::misfit(const Rank& rank, std::uint32_t tokens,
+                               const std::vector<std::uint32_t>& to) {
+  const std::uint32_t block_tokens = rank.layout.block_tokens;
+  if (to.size() != (std::uint64_t{tokens} + block_tokens - 1) / block_tokens)
+    return fmt::format("{} tokens into {} blocks of {}", tokens, to.size(), block_tokens);
+  for (const std::uint32_t block : to)
+    if (block >= rank.blocks) return fmt::format("block {} of a pool of {}", block, rank.blocks);
+  return {};
+}
+
+void ReaderSide::run(std::size_t rank_number, FillCommand command) {
+  Rank& rank = ranks_[rank_number];
+  const auto found = pulls_.find(command.result->number);
+  if (found == pulls_.end()) {  // over already
+    rank.port->give_back(command.to);
+    rank.port->wake();
+    return;
+  }
+  const std::uint64_t number = found->first;
+  Running& pull = found->second;
+  if (!pull.to.empty() || !misfit(rank, pull.machine.tokens(), command.to).empty()) {
+    rank.port->give_back(command.to);
+    pull.machine.broken("blocks that don't fit the pull", effects_);
+    apply(number);
+    return;
+  }
+  pull.to = std::move(command.to);
+  pull.machine.room();
+  if (const auto link = links_.find(pull.peer); link != links_.end()) {
+    link->second.hungry.insert(number);
+    feed(pull.peer);
+  }
 }
 
 void ReaderSide::run(const StopCommand& command) {

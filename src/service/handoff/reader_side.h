@@ -34,6 +34,7 @@ class ReaderSide {
   void add_rank(const RankMemory& memory, const handoff::Layout& layout, RankPort& port);
 
   void run(std::size_t rank, PullCommand command);
+  void run(std::size_t rank, FillCommand command);
   void run(const StopCommand& command);
 
   // Is `peer` a connection that this side made?
@@ -76,6 +77,9 @@ class ReaderSide {
     std::map<std::uint64_t, ReadId> reads;  // by slice
   };
 
+  // What is wrong with these blocks for so many tokens; empty: nothing.
+  static std::string misfit(const Rank& rank, std::uint32_t tokens,
+                            const std::vector<std::uint32_t>& to);
   void connect(std::uint64_t number);
   void apply(std::uint64_t number);
   void finish(std::uint64_t number);
