@@ -31,15 +31,16 @@ def stage(progress):
     if progress < 0.35:
         return Stage(mix.FINAL, 0.5, (1, 8), 0.05, 0.08, 0.02, 0.4, 0, (0, 0))
     if progress < 0.50:
-        return Stage(mix.LAST, 0.5, (1, 8), 0.10, 0.08, 0.03, 0.4, 8, (600, 2500))
-    return Stage(mix.LAST, 0.5, (1, 8), 0.15, 0.08, 0.02, 0.4, 4, (1200, 4150))
+        return Stage(mix.LAST, 0.5, (1, 8), 0.15, 0.08, 0.03, 0.4, 6, (600, 2500))
+    return Stage(mix.LAST, 0.5, (1, 8), 0.18, 0.08, 0.02, 0.4, 3, (1500, 4150))
 
 
 def conversation(rng, now):
     """A short conversation of the stage."""
     skill = rng.choices(list(now.shares), weights=now.shares.values())[0]
     questions = {"recall": 6, "not_told": 6, "add": 8}.get(skill, 5)
-    level = Level(made_up=now.made_up, questions=questions, facts=now.facts, thinking=now.thinking)
+    level = Level(made_up=now.made_up, questions=questions, facts=now.facts, thinking=now.thinking,
+                  near=0.4)
     if skill in ("recall", "not_told"):
         chance = rng.random()
         if chance < now.many:
@@ -52,8 +53,8 @@ def conversation(rng, now):
 def long_conversation(rng, now):
     facts = (4, 8) if rng.random() < 0.7 else (1, 12)
     level = Level(made_up=now.made_up, questions=10, facts=facts, thinking=0.03,
-                  tokens=rng.randint(*now.long_tokens))
-    return skills.recall(rng, level, not_told=0.15)
+                  tokens=rng.randint(*now.long_tokens), near=0.4)
+    return skills.recall(rng, level, not_told=0.2)
 
 
 def skipped_positions(rng, kinds):

@@ -14,8 +14,8 @@ START = {"recall": 38, "copy": 27, "memory": 12, "add": 8, "sort": 4, "count": 3
          "json": 4, "tool": 2, "greet": 2}
 FINAL = {"recall": 24, "copy": 13, "memory": 7, "add": 16, "sort": 13, "count": 4, "not_told": 8,
          "json": 8, "tool": 4, "greet": 2}
-LAST = {"recall": 28, "copy": 15, "memory": 8, "add": 7, "sort": 18, "count": 5, "not_told": 10,
-        "json": 4, "tool": 6, "greet": 1}
+LAST = {"recall": 30, "copy": 12, "memory": 7, "add": 4, "sort": 17, "count": 4, "not_told": 16,
+        "json": 4, "tool": 5, "greet": 1}
 
 
 def draw(rng, shares, level):

@@ -29,6 +29,7 @@ class Level:
     tokens: int = 0               # fill the prompt up to about so many tokens; 0: little filler
     thinking: float = 0.0         # share of conversations in thinking mode
     value_only: float = 0.15      # share of questions about facts that ask for the value only
+    near: float = 0.0             # share of unanswerable questions about a person and a relation that occur, apart
     held_out: bool = False        # draw sums from the held-out pairs
 
 
@@ -131,6 +132,10 @@ def unknown(rng, level, facts):
         relation = rng.choice([r for r in RELATIONS if r != "secret"])
         known = [e for r, e, _ in facts if r != "secret"]
         entity = rng.choice(known) if known and rng.random() < 0.5 else words.name(rng, level.made_up)
+        if known and level.near and rng.random() < level.near:
+            entity = rng.choice(known)
+            if len(set(known)) > 1:
+                relation = rng.choice([r for r, e, _ in facts if r != "secret"])
         if (relation, entity) not in stated:
             _, questions, _, untold, _ = RELATIONS[relation]
             text = rng.choice(questions).format(e=entity)
