@@ -313,8 +313,9 @@ class PoolBench {
     const char* const names[4] = {"", "one mixed worker",
                                   "two mixed workers, twice the decoding cores",
                                   "one mixed worker, two threads"};
-    // Against two decoding cores one is as good at half of the aim.
-    const double aims[4] = {0, kThroughputAim, kThroughputAim / 2, kThroughputAim};
+    // Two mixed workers decode on two cores where P/D has one: without prompts to compute, the
+    // prefill core is idle, and the aim is out of reach. It is shown all the same.
+    const double aims[4] = {0, kThroughputAim, kThroughputAim, kThroughputAim};
     for (int s = 1; s < 4; ++s)
       figures.push_back(more_is_better("answer tokens, nothing interferes", median_of(rate[0]),
                                        "1/s", names[s], median_of(rate[s]), aims[s]));
