@@ -275,7 +275,7 @@ class Supervisor {
   bool ready_ = false;  // was ready once
   bool stopping_ = false;
   bool killed_ = false;
-  bool overdue_ = false;  // a child had to be killed at the end
+  bool overdue_ = false;        // a child had to be killed at the end
   std::size_t stop_index_ = 0;  // the child that is being stopped
   std::optional<SteadyTime> kill_at_;
   std::optional<Error> failure_;

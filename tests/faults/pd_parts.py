@@ -24,10 +24,10 @@ def mix(*parts, **chances):
 
 
 FRAMES = mix(frame_delay=(20, 300), frame_cut=0.3, frame_lost=(0.1, 3000))
-READS = mix(read_corrupt=20, read_ruin=3, read_stale=3, read_refuse=3, read_late=3,
+READS = mix(read_corrupt=20, read_ruin=3, read_stale=3, read_refuse=3, read_late=6,
             read_delay=(50, 300))
-CUTS = mix(cut_tick=50, cut_message=10, cut_read=5, lost_hold=(500, 800), read_delay=(300, 400),
-           attach_alter=150, attach_twice=100)
+CUTS = mix(cut_tick=50, cut_message=10, cut_read=5, lost_hold=(500, 800), read_delay=(300, 200),
+           attach_alter=150, attach_twice=100, connect_fail=100)
 LOST = mix(attach_drop=100, attached_drop=100, renew_drop=300, renewed_drop=500, part_drop=20,
            closed_drop=200, ended_drop=300, release_drop=200, alive_drop=300, ack_drop=200)
 LATE = mix(attach_hold=(300, 1400), attached_hold=(200, 1400), part_hold=(100, 800),
@@ -35,13 +35,14 @@ LATE = mix(attach_hold=(300, 1400), attached_hold=(200, 1400), part_hold=(100, 8
 NONSENSE = mix(alive_extra=200, attached_extra=10, part_extra=10, closed_extra=50, attach_extra=10,
                renewed_extra=150, renew_extra=30, attached_hold=(200, 600), part_hold=(100, 300),
                closed_hold=(800, 900), read_delay=(600, 500))
-TWICE = mix(attach_alter=400, attach_twice=500, attach_hold=(500, 1300), closed_hold=(300, 800))
-STALLS = mix(stall=(12, 4000), closed_hold=(300, 1500), read_delay=(100, 500))
+TWICE = mix(attach_alter=600, attach_twice=500, attach_hold=(800, 1000))
+STALLS = mix(stall=(18, 4000), closed_drop=300, read_delay=(100, 300))
 SILENCE = mix(alive_drop=1000, attached_drop=1000, part_drop=1000, closed_drop=1000,
               renewed_drop=1000, ended_drop=1000)
 CONNECTS = mix(connect_fail=200, connect_delay=(800, 2500), cut_tick=25)
 LEASES = mix(renew_drop=1000, closed_hold=(600, 1900), part_hold=(200, 1900), read_delay=(300, 900))
-HOLDERS = mix(cut_tick=60, lost_hold=(1000, 2500), closed_hold=(500, 1000), read_delay=(300, 400))
+HOLDERS = mix(cut_tick=60, lost_hold=(1000, 2500), closed_drop=300, release_hold=(800, 700),
+              read_delay=(300, 200))
 
 
 class Parts(Phase):
@@ -110,9 +111,10 @@ class Messages(Parts):
 
 class Closings(Parts):
     """All is read, and the close does not come."""
-    plans = [mix(closed_hold=(900, 1900), cut_tick=40), mix(closed_hold=(900, 1900), stall=(15, 3500)),
-             mix(closed_hold=(900, 1900), alive_extra=300, renewed_extra=200),
-             mix(closed_hold=(900, 3500)), mix(closed_hold=(900, 1900), renew_drop=800)]
+    # Lost rather than late: what is late keeps all that comes after it on the connection.
+    plans = [mix(closed_drop=700, cut_tick=40), mix(closed_drop=700, stall=(20, 3500)), CONNECTS,
+             mix(closed_drop=700, alive_extra=300, renewed_extra=200), mix(closed_drop=900),
+             mix(closed_drop=700, renew_drop=800)]
     limits = {"whole": 2500, "silent": 3000}
     prompts = (0, 400)
     leave = 0.5
@@ -129,8 +131,9 @@ class Stalls(Parts):
 
 class Silence(Parts):
     """Owners say nothing any more."""
-    plans = [SILENCE, mix(SILENCE, read_delay=(800, 900))]
-    turn = 1.7
+    plans = [SILENCE, mix(closed_drop=1000), SILENCE, mix(read_delay=(900, 800)),
+             mix(SILENCE, read_delay=(900, 800))]
+    turn = 1.5
     lease = 4
     limits = {"silent": 700, "attach": 2500, "reads": 4}
 
