@@ -39,7 +39,8 @@ TWICE = mix(attach_alter=600, attach_twice=500, attach_hold=(800, 1000))
 STALLS = mix(stall=(18, 4000), closed_drop=300, read_delay=(100, 300))
 SILENCE = mix(alive_drop=1000, attached_drop=1000, part_drop=1000, closed_drop=1000,
               renewed_drop=1000, ended_drop=1000)
-CONNECTS = mix(connect_fail=200, connect_delay=(800, 2500), cut_tick=25)
+CONNECTS = mix(connect_fail=400, cut_tick=150)
+SLOW_CONNECTS = mix(connect_delay=(1000, 3000), cut_tick=25)
 LEASES = mix(renew_drop=1000, closed_hold=(600, 1900), part_hold=(200, 1900), read_delay=(300, 900))
 HOLDERS = mix(cut_tick=60, lost_hold=(1000, 2500), closed_drop=300, release_hold=(800, 700),
               read_delay=(300, 200))
@@ -85,7 +86,7 @@ class Reads(Parts):
 
 class Cuts(Parts):
     """Connections end at any moment, owners learn it late, and connecting again fails."""
-    plans = [CUTS, CONNECTS, mix(CUTS, LATE)]
+    plans = [CUTS, CONNECTS, SLOW_CONNECTS, mix(CUTS, LATE)]
     limits = {"reads": 4}
     prompts = (500, 4096)
     leave = 0.4
@@ -112,8 +113,8 @@ class Messages(Parts):
 class Closings(Parts):
     """All is read, and the close does not come."""
     # Lost rather than late: what is late keeps all that comes after it on the connection.
-    plans = [mix(closed_drop=700, cut_tick=40), mix(closed_drop=700, stall=(20, 3500)), CONNECTS,
-             mix(closed_drop=700, alive_extra=300, renewed_extra=200), mix(closed_drop=900),
+    plans = [mix(closed_drop=700, cut_tick=40), mix(closed_drop=700, stall=(20, 3500)),
+             CONNECTS, SLOW_CONNECTS, mix(closed_drop=700, alive_extra=300, renewed_extra=200), mix(closed_drop=900),
              mix(closed_drop=700, renew_drop=800)]
     limits = {"whole": 2500, "silent": 3000}
     prompts = (0, 400)
