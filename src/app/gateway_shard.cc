@@ -189,7 +189,9 @@ struct GatewayShard::State {
       }
     }
     for (std::size_t i = 0; i < edges.size(); ++i) {
-      if (edges[i] == 0) continue;
+      // An edge that was never taken is no line; one that was stays, though its worker began anew.
+      if (edges[i] == 0 && !edges_shown[i]) continue;
+      edges_shown[i] = true;
       metrics.gauge(Metric::kHandoffEdges, {handoff::name(handoff::edges()[i])})
           .set(static_cast<double>(edges[i]));
     }
@@ -252,6 +254,7 @@ struct GatewayShard::State {
   gateway::Gateway gateway;
   std::unique_ptr<http::HttpServer> server;
   Gate gate;
+  std::vector<bool> edges_shown = std::vector<bool>(handoff::edges().size());
   bool stopping = false;
   std::atomic<bool> is_drained{false};
   std::thread thread;

@@ -272,11 +272,9 @@ TEST_CASE("blocks that come back late cost nobody else theirs") {
   waits.handoff.leg = Leg::kDecode;
   REQUIRE(two.decode->submit(waits, remote));
   std::uint32_t preempted = 0;
-  std::size_t tokens = 0;
   for (int steps = 0; two.decode->has_work() && !remote->stopped && steps < 200; ++steps) {
     const StepOutputs out = two.decode->step();
     preempted += out.stats.preempted;
-    tokens += out.outputs.size();
   }
   REQUIRE(remote->stopped);
   CHECK(preempted == 1);  // the one that waited; the young one keeps its blocks
