@@ -545,9 +545,10 @@ class Stopping(unittest.TestCase):
             tenants = [row for row in stat["tenants"] if row["disk_blocks"] >= whole_blocks // 64]
             self.assertEqual(len(tenants), 1)
             self.assertGreater(tenants[0]["disk_bytes"], 0)
-            metrics = server.request("GET", "/metrics")[2]
-            self.assertIn('penstock_kv_disk_class_bytes{class="chat"}', metrics)
-            self.assertIn('penstock_kv_tier_idle_seconds{of="median",tier="disk"}', metrics)
+            # The gateway finds the new daemon in its own time.
+            for name in ('penstock_kv_disk_class_bytes{class="chat"}',
+                         'penstock_kv_tier_idle_seconds{of="median",tier="disk"}'):
+                wait_for(lambda: name in server.request("GET", "/metrics")[2], name)
 
     def test_what_one_host_computed_another_loads(self):
         with tempfile.TemporaryDirectory() as folder:
