@@ -88,6 +88,7 @@ class TestPeer {
     const auto peer = try_connect(address);
     REQUIRE(peer);
     wait([&] { return std::ranges::find(opened, *peer) != opened.end() || is_closed(*peer); });
+    const std::scoped_lock lock(mutex);
     REQUIRE_MESSAGE(!is_closed(*peer), (closed.empty() ? "" : closed.back().second));
     return *peer;
   }
