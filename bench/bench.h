@@ -52,6 +52,9 @@ Figure at_least(std::string name, double value, std::string unit, double limit);
 Figure skipped(std::string name, std::string unit, std::string baseline_name, double aim,
                std::string why);
 
+// The upper one of the two middle values when there are two. Precondition: not empty.
+double median(std::vector<double> values);
+
 // Benches, one per file.
 Result<std::vector<Figure>> run_engine(const Options&);
 Result<std::vector<Figure>> run_tokenizer(const Options&);

@@ -39,11 +39,6 @@ double microseconds_since(Watch::time_point start) {
   return std::chrono::duration<double, std::micro>(Watch::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
-  return values[values.size() / 2];
-}
-
 // Lets the engine's thread wait until its last frame is on its way, so that frames never merge.
 class Turnstile {
  public:

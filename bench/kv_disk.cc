@@ -46,11 +46,6 @@ double seconds_since(Watch::time_point start) {
   return std::chrono::duration<double>(Watch::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
-  return values[values.size() / 2];
-}
-
 struct Folder {
   std::string path = (std::filesystem::temp_directory_path() / "penstockXXXXXX").string();
   bool made = ::mkdtemp(path.data()) != nullptr;

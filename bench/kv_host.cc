@@ -25,6 +25,7 @@
 #include "base/rng.h"
 #include "core/kvcache/disk_index.h"
 #include "core/kvcache/key_chain.h"
+#include "fork.h"
 #include "io/files/files.h"
 #include "io/kv/arena.h"
 #include "io/kv/client.h"
@@ -92,33 +93,20 @@ class IndexOnly final : public BlockTier {
   kvcache::DiskIndex index_;
 };
 
-// A child process that runs the daemon; killed at the end of the scope.
-class Daemon {
- public:
-  explicit Daemon(const std::string& socket) {
-    pid_ = ::fork();
-    if (pid_ != 0) return;
-    kv::KvServerOptions options;
-    options.socket = socket;
-    options.arena_bytes = (kBlocks + 8) * kBlockBytes;
-    options.daemon.epoch = 1;
-    options.daemon.key_check = kvcache::KeyChain(kv::KvClientOptions().secret).key_check();
-    options.daemon.classes = {{"default", std::chrono::hours(24)}};
-    IndexOnly index;
-    if (const auto server = kv::KvServer::start(options, &index)) (*server)->run();
-    ::_exit(1);
-  }
-  ~Daemon() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Daemon(const Daemon&) = delete;
-  Daemon& operator=(const Daemon&) = delete;
-
- private:
-  pid_t pid_;
-};
+// In a process of its own: the daemon.
+void serve(const std::string& socket, int report) {
+  kv::KvServerOptions options;
+  options.socket = socket;
+  options.arena_bytes = (kBlocks + 8) * kBlockBytes;
+  options.daemon.epoch = 1;
+  options.daemon.key_check = kvcache::KeyChain(kv::KvClientOptions().secret).key_check();
+  options.daemon.classes = {{"default", std::chrono::hours(24)}};
+  IndexOnly index;
+  const auto server = kv::KvServer::start(options, &index);
+  if (!server) return;
+  tell(report, socket);
+  (*server)->run();
+}
 
 struct Pool {
   Descriptor fd;
@@ -354,7 +342,7 @@ Result<MatchTimes> match_times(Asker& asker, std::size_t rounds) {
 Result<std::vector<Figure>> kv_host_figures(const Options& options) {
   TRY(const TemporaryDirectory folder, TemporaryDirectory::make("penstock-bench-kv"));
   const std::string socket = folder.path() + "/kvd.sock";
-  const Daemon daemon(socket);  // before this process has threads
+  const Fork daemon([&](int report) { serve(socket, report); });  // before this process has threads
   kv::KvClientOptions client_options;
   client_options.socket = socket;
   client_options.name = "bench";

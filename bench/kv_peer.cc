@@ -25,6 +25,7 @@
 #include <fmt/format.h>
 
 #include "core/kvcache/key_chain.h"
+#include "fork.h"
 #include "io/files/files.h"
 #include "io/kv/arena.h"
 #include "io/kv/client.h"
@@ -96,41 +97,6 @@ Result<Memory> make_memory() {
   return memory;
 }
 
-// A process that tells one number and then goes on; killed at the end of the scope.
-class Child {
- public:
-  explicit Child(const std::function<void(int report)>& run) {
-    int ends[2] = {-1, -1};
-    if (::pipe(ends) != 0) return;
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      run(ends[1]);
-      ::_exit(1);
-    }
-    ::close(ends[1]);
-    const ssize_t n = ::read(ends[0], &port_, sizeof port_);
-    if (n != sizeof port_) port_ = 0;
-    ::close(ends[0]);
-  }
-  ~Child() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  std::uint16_t port() const { return port_; }
-  std::string address() const { return fmt::format("127.0.0.1:{}", port_); }
-
- private:
-  pid_t pid_ = -1;
-  std::uint16_t port_ = 0;
-};
-
-void tell(int report, std::uint16_t port) {
-  (void)!::write(report, &port, sizeof port);
-}
-
 Status store(kv::KvClient& client, const Memory& memory, std::uint32_t block_bytes) {
   TRY(const std::uint32_t pool,
       client.register_pool(
@@ -181,7 +147,7 @@ void serve(const std::string& socket, int report) {
         !store(**client, *memory, kSmall))
       ::_exit(1);
   }
-  tell(report, (*server)->peer_port());
+  tell(report, fmt::format("127.0.0.1:{}", (*server)->peer_port()));
   loop.join();
 }
 
@@ -192,7 +158,7 @@ void send_raw(int report) {
   const auto listener = sockets::listen_on(*address);
   const auto memory = make_memory();
   if (!listener || !memory) return;
-  tell(report, sockets::port_of(*listener));
+  tell(report, fmt::format("127.0.0.1:{}", sockets::port_of(*listener)));
   pollfd ready{listener->get(), POLLIN, 0};
   ::poll(&ready, 1, -1);
   const Descriptor socket(::accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -307,14 +273,14 @@ Result<Speeds> measure(Asker& asker, const Raw& raw, std::span<std::byte> to,
 
 Result<std::vector<Figure>> kv_peer_figures(const Options& options) {
   TRY(const TemporaryDirectory folder, TemporaryDirectory::make("penstock-bench-kv-peer"));
-  const Child daemon([&](int report) { serve(folder.path() + "/kvd.sock", report); });
-  const Child sender([](int report) { send_raw(report); });
-  if (daemon.port() == 0 || sender.port() == 0)
+  const Fork daemon([&](int report) { serve(folder.path() + "/kvd.sock", report); });
+  const Fork sender([](int report) { send_raw(report); });
+  if (daemon.line().empty() || sender.line().empty())
     return fail(ErrorCode::kUnavailable, "a process of the bench did not start");
   TRY(const Memory memory, make_memory());
-  TRY(const Raw raw, Raw::open(sender.address()));
+  TRY(const Raw raw, Raw::open(sender.line()));
   kv::PeerTierOptions tier_options;
-  tier_options.peers = {daemon.address()};
+  tier_options.peers = {daemon.line()};
   tier_options.secret = secret();
   tier_options.name = "bench";
   TRY(const auto tier, kv::PeerTier::open(std::move(tier_options), kv::tier_now()));

@@ -31,6 +31,7 @@
 #include <fmt/format.h>
 
 #include "core/prompt/tokenizer.h"
+#include "fork.h"
 #include "io/control/engine_server.h"
 #include "pd.h"
 #include "pd_rig.h"
@@ -88,57 +89,29 @@ class Metronome final : public service::WorkerEngine {
   Steady::time_point next_{};
 };
 
-// The worker's process: a fork of this one while it has one thread, killed with this object.
-class MetronomeProcess {
- public:
-  static Result<std::unique_ptr<MetronomeProcess>> start(const std::string& socket,
-                                                         const Options& options) {
-    std::ifstream file(options.model_dir + "/tokenizer.json");
-    const std::string json{std::istreambuf_iterator<char>(file), {}};
-    TRY(const auto tokenizer, Tokenizer::from_json(json));
-    std::vector<TokenId> text;
-    TRY_STATUS(tokenizer->encode("The quick brown fox jumps over the lazy dog and on. ", text));
-    std::array<int, 2> pipe{};
-    if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return fail(ErrorCode::kIo, "cannot make a pipe");
-    const pid_t parent = ::getpid();
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() == parent) serve(socket, options.model_dir, std::move(text), pipe[1]);
-      ::_exit(1);
-    }
-    ::close(pipe[1]);
-    auto process = std::unique_ptr<MetronomeProcess>(new MetronomeProcess(pid));
-    char ready = 0;
-    const bool is_ready = pid > 0 && ::read(pipe[0], &ready, 1) == 1;
-    ::close(pipe[0]);
-    if (!is_ready) return fail(ErrorCode::kUnavailable, "the bench's worker did not start");
-    return process;
-  }
-  ~MetronomeProcess() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  MetronomeProcess(const MetronomeProcess&) = delete;
-  MetronomeProcess& operator=(const MetronomeProcess&) = delete;
+Result<std::vector<TokenId>> metronome_text(const Options& options) {
+  std::ifstream file(options.model_dir + "/tokenizer.json");
+  const std::string json{std::istreambuf_iterator<char>(file), {}};
+  TRY(const auto tokenizer, Tokenizer::from_json(json));
+  std::vector<TokenId> text;
+  TRY_STATUS(tokenizer->encode("The quick brown fox jumps over the lazy dog and on. ", text));
+  return text;
+}
 
- private:
-  explicit MetronomeProcess(pid_t pid) : pid_(pid) {}
-  static void serve(const std::string& socket, const std::string& model_dir,
-                    std::vector<TokenId> text, int ready) {
-    control::EngineServerOptions options;
-    options.listen = "unix:" + socket;
-    options.name = "metronome";
-    std::vector<std::unique_ptr<service::WorkerEngine>> engines;
-    engines.push_back(std::make_unique<Metronome>(model_dir, std::move(text)));
-    const auto server = control::EngineServer::start(std::move(options), std::move(engines));
-    if (!server || ::write(ready, "+", 1) != 1) return;
-    while (true)
-      ::pause();
-  }
-  pid_t pid_;
-};
+// In a process of its own: a metronome behind a worker's socket.
+void serve(const std::string& socket, const std::string& model_dir, std::vector<TokenId> text,
+           int report) {
+  control::EngineServerOptions options;
+  options.listen = "unix:" + socket;
+  options.name = "metronome";
+  std::vector<std::unique_ptr<service::WorkerEngine>> engines;
+  engines.push_back(std::make_unique<Metronome>(model_dir, std::move(text)));
+  const auto server = control::EngineServer::start(std::move(options), std::move(engines));
+  if (!server) return;
+  tell(report, socket);
+  while (true)
+    ::pause();
+}
 
 // Nanoseconds that all threads of the process have computed.
 double cpu_of(pid_t pid) {
@@ -282,7 +255,10 @@ Result<TokenCost> token_cost(const Child& gateway, Duration window) {
 Result<std::vector<Figure>> pd_gateway_figures(const Options& options) {
   TRY(const auto folder, ScratchFolder::make());
   const std::string socket = folder->path() + "/run/metronome.sock";
-  TRY(const auto worker, MetronomeProcess::start(socket, options));
+  TRY(auto text, metronome_text(options));
+  const Fork worker([&](int report) { serve(socket, options.model_dir, std::move(text), report); });
+  if (worker.line().empty())
+    return fail(ErrorCode::kUnavailable, "the bench's worker did not start");
   TRY(const Child gateway,
       Child::start({"gateway", "--port", "0", "--data-dir", folder->path(), "--model",
                     "nano=" + options.model_dir, "--worker", "metronome=unix:" + socket,

@@ -1,5 +1,7 @@
 #include "bench.h"
 
+#include <algorithm>
+
 namespace penstock::bench {
 
 const std::vector<Bench>& all() {
@@ -47,6 +49,12 @@ Figure at_least(std::string name, double value, std::string unit, double limit) 
 Figure skipped(std::string name, std::string unit, std::string baseline_name, double aim,
                std::string why) {
   return {std::move(name), 0, std::move(unit), std::move(baseline_name), 0, 0, aim, std::move(why)};
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
 }
 
 }  // namespace penstock::bench

@@ -27,6 +27,7 @@
 #include <fmt/format.h>
 
 #include "bench.h"
+#include "fork.h"
 #include "io/files/files.h"
 #include "io/sockets/tcp_socket.h"
 #include "io/transport/testing/sample_pool.h"
@@ -60,47 +61,6 @@ double processor_seconds() {
 
 double passed_seconds() {
   return std::chrono::duration<double>(Steady::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
-// A process that tells one line and then goes on; killed at the end of the scope.
-class Child {
- public:
-  explicit Child(const std::function<void(int report)>& run) {
-    int ends[2] = {-1, -1};
-    if (::pipe(ends) != 0) return;
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      run(ends[1]);
-      ::_exit(1);
-    }
-    ::close(ends[1]);
-    char byte = 0;
-    while (::read(ends[0], &byte, 1) == 1 && byte != '\n')
-      line_ += byte;
-    ::close(ends[0]);
-  }
-  ~Child() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  const std::string& line() const { return line_; }
-
- private:
-  pid_t pid_ = -1;
-  std::string line_;
-};
-
-void tell(int report, const std::string& line) {
-  (void)!::write(report, (line + "\n").data(), line.size() + 1);
 }
 
 // In a process of its own: publishes the pool at `listen`.
@@ -294,15 +254,15 @@ Result<std::vector<Figure>> run_transfer(const Options& options) {
   TRY(const TemporaryDirectory folder, TemporaryDirectory::make("penstock-bench-transfer"));
   const std::size_t streams = transport::TransportLimits().tcp_streams;
   // Before this process has threads.
-  std::vector<std::unique_ptr<Child>> owners;
+  std::vector<std::unique_ptr<Fork>> owners;
   std::vector<std::string> addresses;
   std::vector<std::string> listen = {"shm:" + folder.path() + "/owner", "tcp:127.0.0.1:0"};
   if (transport::has_ucx()) listen.push_back("ucx:127.0.0.1:0");
   for (const std::string& at : listen) {
-    owners.push_back(std::make_unique<Child>([&](int report) { own(at, pool, report); }));
+    owners.push_back(std::make_unique<Fork>([&](int report) { own(at, pool, report); }));
     addresses.push_back(owners.back()->line());
   }
-  const Child sender([&](int report) { send_raw(pool, streams, report); });
+  const Fork sender([&](int report) { send_raw(pool, streams, report); });
   TRY(const Raw raw, Raw::open(sender.line(), streams));
   TRY(const auto reader, Reader::open(addresses));
   std::vector<std::byte> to(kPoolBytes, std::byte{1});
