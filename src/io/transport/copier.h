@@ -2,7 +2,7 @@
 //
 // Jobs run one after the other. Each is a sequence lock's read: the generation word, the bytes, the
 // word again; then the checksum, which was computed from the very bytes that were copied
-// (CheckedCopy). Pages that were never touched are mapped 2 MiB at a time, which costs a sixth of
+// (HashedCopy). Pages that were never touched are mapped 2 MiB at a time, which costs a sixth of
 // faulting them in one by one.
 //
 // Units: kTurnBytes a turn, about a tenth of a millisecond. Errors: the job's ReadEnd.
@@ -16,8 +16,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/hashed_copy.h"
 #include "io/files/mapping.h"
-#include "io/transport/checked_copy.h"
 #include "io/transport/event_loop.h"
 #include "io/transport/pool_table.h"
 
@@ -68,7 +68,7 @@ class Copier {
   std::function<void(std::uint64_t, ReadEnd)> ended_;
   std::deque<Job> jobs_;
   std::size_t done_bytes_ = 0;  // of the first job
-  CheckedCopy copy_;
+  HashedCopy copy_;
 };
 
 }  // namespace penstock::transport

@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "io/transport/checked_copy.h"
+#include "base/hashed_copy.h"
 #include "io/transport/hub.h"
 #include "io/transport/tcp_path.h"
 
@@ -226,7 +226,7 @@ class Stream {
   std::size_t side_size_ = 0;
   std::array<char, kSideBytes> side_;
   std::vector<std::byte> scratch_;
-  CheckedCopy copy_;
+  HashedCopy copy_;
 };
 
 class Reader final : public DataPath {

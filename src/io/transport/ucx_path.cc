@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "io/transport/checked_copy.h"
+#include "base/hashed_copy.h"
 #include "io/transport/hub.h"
 #include "io/transport/ucx_worker.h"
 
@@ -156,7 +156,7 @@ class Reader final : public DataPath {
     std::uint32_t done = 0;  // bytes of the pieces before this one
     bool has_bytes = false;  // of this piece
     bool has_verdict = false;
-    CheckedCopy copy;
+    HashedCopy copy;
     std::uint32_t piece() const { return std::min(kPieceBytes, slice.length - done); }
   };
   using AskedMap = std::map<std::uint64_t, Asked>;
