@@ -116,6 +116,10 @@ struct PrefillCoefficients {
   double base = 0;
   double per_token = 0;
   double per_pair = 0;
+
+  double seconds(double context, double fresh) const {
+    return base + per_token * fresh + per_pair * fresh * (context + fresh / 2);
+  }
   bool operator==(const PrefillCoefficients&) const = default;
 };
 

@@ -71,7 +71,7 @@ double sample(const MoeImbalance& imbalance, Rng& rng) {
 
 double prefill_seconds(const PrefillCoefficients& c, double fresh, double context) {
   if (fresh <= 0) return 0;
-  return c.base + c.per_token * fresh + c.per_pair * fresh * (context + fresh / 2);
+  return c.seconds(context, fresh);
 }
 
 double step_seconds(const StepCoefficients& c, double batch, double kv_tokens) {

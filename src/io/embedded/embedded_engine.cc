@@ -30,8 +30,10 @@ std::shared_ptr<KvFetch> EmbeddedEngine::fetch(const EngineRequest& request) {
 }
 
 Status EmbeddedEngine::submit(EngineRequest request) {
+  if (cache_ == nullptr && request.handoff.leg == Leg::kWhole)
+    return engine_->submit(std::move(request));
+  TRY_STATUS(engine_->check(request));
   if (request.handoff.leg != Leg::kWhole) {
-    TRY_STATUS(engine_->check(request));
     if (legs_ == nullptr) {
       return fail(ErrorCode::kInvalidArgument, "this worker takes no part in handoffs", "handoff");
     }
@@ -41,8 +43,6 @@ Status EmbeddedEngine::submit(EngineRequest request) {
     }
     legs_->announce(request);
   }
-  if (cache_ == nullptr) return engine_->submit(std::move(request));
-  TRY_STATUS(engine_->check(request));
   std::shared_ptr<KvFetch> fetch = this->fetch(request);
   if (fetch == nullptr) return engine_->submit(std::move(request));
   if (fetch->final()) {

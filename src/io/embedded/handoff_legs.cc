@@ -113,14 +113,13 @@ void HandoffLegs::grown(const EngineRequest& request, std::span<const BlockId> b
 void HandoffLegs::thrown_out(const EngineRequest& request) {
   const auto leg = prefills_.find(request.id);
   if (leg == prefills_.end() || leg->second.published == 0) return;
-  port_->withdraw(leg->second.id, "the prefill leg gave its blocks to others");
-  prefills_.erase(leg);
+  withdraw(request.id, "the prefill leg gave its blocks to others");
 }
 
-void HandoffLegs::ended_early(RequestId request) {
+void HandoffLegs::withdraw(RequestId request, const std::string& why) {
   const auto leg = prefills_.find(request);
   if (leg == prefills_.end()) return;
-  port_->withdraw(leg->second.id, "the prefill leg was cancelled");
+  port_->withdraw(leg->second.id, why);
   prefills_.erase(leg);
 }
 
@@ -136,19 +135,18 @@ std::vector<RequestId> HandoffLegs::review(std::vector<EngineOutput>& outputs, s
     if (!output.finish) continue;
     const auto leg = prefills_.find(output.request);
     if (leg == prefills_.end()) continue;
-    const HandoffId id = leg->second.id;
-    prefills_.erase(leg);
     switch (*output.finish) {
       case FinishReason::kHandedOff:
       case FinishReason::kStop:
       case FinishReason::kLength:
-        port_->close(id, output.tokens.empty() ? std::nullopt : std::optional(output));
+        port_->close(leg->second.id, output.tokens.empty() ? std::nullopt : std::optional(output));
+        prefills_.erase(leg);
         break;
       case FinishReason::kCancelled:
-        port_->withdraw(id, "the prefill leg was cancelled");
+        ended_early(output.request);
         break;
       case FinishReason::kError:
-        port_->withdraw(id, output.error ? output.error->message : "the prefill leg failed");
+        withdraw(output.request, output.error ? output.error->message : "the prefill leg failed");
         break;
     }
   }

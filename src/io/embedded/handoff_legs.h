@@ -51,7 +51,7 @@ class HandoffLegs final : public engine::LegSink {
   void thrown_out(const EngineRequest& request) override;
 
   // The request ended before the engine saw it.
-  void ended_early(RequestId request);
+  void ended_early(RequestId request) { withdraw(request, "the prefill leg was cancelled"); }
 
   // Before a step: gives blocks back that the service holds no more.
   void tend();
@@ -64,6 +64,9 @@ class HandoffLegs final : public engine::LegSink {
 
  private:
   class RemoteLeg;
+  // Ends the handoff of a prefill leg, if the request is one that has not ended yet.
+  void withdraw(RequestId request, const std::string& why);
+
   struct PrefillLeg {
     HandoffId id;
     std::uint32_t published = 0;  // leading blocks

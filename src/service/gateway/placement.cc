@@ -27,7 +27,7 @@ struct Candidate {
     if (fresh <= 0) return 0;
     const PrefillCoefficients& c = load.prefill;
     if (c == PrefillCoefficients{}) return kUnknownTokenSeconds * fresh;
-    return c.base + c.per_token * fresh + c.per_pair * fresh * (context + fresh / 2);
+    return c.seconds(context, fresh);
   }
   // Until a prompt that comes now is begun.
   double queue_seconds() const {
