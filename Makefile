@@ -52,7 +52,7 @@ tsan:
 
 fuzz:
 	tools/install_packages.sh test
-	tools/build.sh fuzz fuzzers
+	tools/build.sh asan fuzzers
 	tools/fuzz.sh $(FUZZ_SECONDS)
 
 # The long forms; `make test` runs the short ones.

@@ -12,7 +12,7 @@ failed=0
 while IFS= read -r source; do
   name=$(basename "$source" .cc)
   if [ $# -gt 0 ] && [[ " $* " != *" $name "* ]]; then continue; fi
-  binary=$(find build/fuzz -type f -name "$name" -perm -u+x | head -n 1)
+  binary=$(find build/asan -type f -name "$name" -perm -u+x | head -n 1)
   [ -n "$binary" ] || { echo "fuzz: $name is not built" >&2; exit 1; }
   corpus=tests/corpus/${name%_fuzz}
   if [ -z "$(find "$corpus" -type f -print -quit 2>/dev/null)" ]; then

@@ -80,6 +80,9 @@ class Loader {
       for (const auto& entry : node) {
         if (!entry.first.IsScalar() || !entry.second.IsScalar())
           return bad(entry.first, row.key, fmt::format("expected a {}", type_name(row)));
+        if (entry.first.Scalar().find('=') != std::string::npos)
+          return bad(entry.first, row.key,
+                     fmt::format("\"{}\": a name must not hold a =", entry.first.Scalar()));
         const std::string text = absolute(row, entry.second.Scalar());
         TRY_STATUS(set(entry.first, row, entry.first.Scalar() + "=" + text));
       }

@@ -96,12 +96,11 @@ std::string describe_bytes(Bytes bytes) {
 Result<Duration> parse_duration(std::string_view text) {
   TRY(const std::int64_t amount,
       parse_amount(text, kTimeUnits, 0, "a time such as 500ms, 30s or 10min"));
-  return Duration(amount);
+  return Duration((amount + 500) / 1000 * 1000);  // whole microseconds, as they are written
 }
 
 std::string format_duration(Duration duration) {
-  if (duration == Duration::zero()) return "0s";
-  // Below a microsecond there is no unit to write; nothing here is that short.
+  if (duration < Duration(1000)) return "0s";  // below a microsecond there is no unit to write
   return format_amount(duration.count() / 1000 * 1000, kTimeUnits, "us");
 }
 
