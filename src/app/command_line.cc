@@ -11,6 +11,7 @@
 #include <deque>
 
 #include "app/config_file.h"
+#include "app/data_plane.h"
 #include "app/option_table.h"
 #include "app/pools.h"
 #include "app/suggest.h"
@@ -269,6 +270,10 @@ Status check_options(const Options& options, Command command) {
     TRY_STATUS(check_workers(options));
     TRY_STATUS(check_socket_path(options));
     TRY_STATUS(check_kv(options));
+  }
+  if (command == Command::kServe || command == Command::kWorker) {
+    if (auto handoff = handoff_options(options); !handoff)
+      return std::unexpected(std::move(handoff).error());
   }
   if (command == Command::kKvd) TRY_STATUS(check_kv(options));
   return {};

@@ -5,17 +5,24 @@
 // stdout, logs and progress to stderr. Concurrency: a command owns the process while it runs.
 #pragma once
 
+#include <functional>
+#include <memory>
+
 #include "app/options.h"
 #include "base/result.h"
+#include "port/transport.h"
 
 namespace penstock {
+
+// Puts something around the transport of a worker's KV; for tests, which put faults there.
+using WrapTransport = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)>;
 
 // Long-running processes. run_gateway and run_worker live in gateway_command.cc and
 // worker_command.cc; they report through options.ready_fd (app/ready.h) and return 0 after a drain
 // that SIGTERM started.
 Result<int> run_serve(const Options& options);
 Result<int> run_gateway(const Options& options);
-Result<int> run_worker(const Options& options);
+Result<int> run_worker(const Options& options, const WrapTransport& wrap = {});
 Result<int> run_kvd(const Options& options);
 
 Result<int> run_kv(const Options& options);

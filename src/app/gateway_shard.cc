@@ -135,6 +135,8 @@ struct GatewayShard::State {
     context.new_handoff_id = [] { return HandoffId{draw_u64(), draw_u64()}; };
     context.limits.in_flight_max = per_shard(options.in_flight_max, options);
     context.limits.request_time_max = options.request_time_max;
+    context.limits.worker_wait_max = options.worker_wait_max;
+    context.limits.moves_max = options.moves_max;
     context.limits.keep_alive_interval = options.keep_alive_interval;
     context.limits.placement.local_prefill_max = options.local_prefill_max;
     context.limits.placement.bandwidth_near = static_cast<double>(options.bandwidth_near.value);

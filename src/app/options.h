@@ -60,6 +60,8 @@ struct Options {
   Duration idle_timeout{};         // a connection without a request, or a request that stops coming
   Duration write_timeout{};        // a client that reads nothing
   Duration keep_alive_interval{};  // comments in a silent stream
+  Duration worker_wait_max{};      // for a worker to come back, when there is none
+  std::uint32_t moves_max = 0;     // placements after the first, per request
   Duration drain_timeout{};        // how long running requests may finish after SIGTERM
 
   // Pools of workers, and where requests go.
@@ -76,6 +78,8 @@ struct Options {
   std::string zone;
   std::string transport;     // "shm", "tcp", "ucx" or an address
   Duration handoff_lease{};  // KV of a prefill is kept for its reader this long after its last sign
+  std::vector<Assignment> handoff_limits;  // name as in docs/protocol/handoff.md -> value
+  Duration stall_time{};                   // of one engine step, then the worker ends itself
   std::uint32_t engine_threads = 0;
   Bytes kv_memory;
   std::string kv_dtype;                // "bf16" or "f32"

@@ -4,6 +4,7 @@
 
 #include "app/command_line.h"
 #include "app/config_file.h"
+#include "app/data_plane.h"
 #include "app/help.h"
 #include "app/option_table.h"
 #include "io/files/files.h"
@@ -163,6 +164,38 @@ TEST_CASE("help and version need nothing else to be right") {
   CHECK(line->help);
   CHECK(line->command->name == "serve");
   CHECK(parse({"help", "chat"}).value().command->name == "chat");
+}
+
+TEST_CASE("limits of the handoff have names, and rely on each other") {
+  const auto handoff = [](std::vector<std::string> limits) {
+    std::vector<std::string> arguments{"worker"};
+    for (auto& limit : limits) {
+      arguments.push_back("--handoff-limit");
+      arguments.push_back(std::move(limit));
+    }
+    return parse(std::move(arguments));
+  };
+  const auto line = handoff({"reader.whole=60s", "owner.handoffs_max=5", "pulls_max=7"});
+  REQUIRE(line);
+  const auto options = handoff_options(line->options).value();
+  CHECK(options.reader.whole == std::chrono::seconds(60));
+  CHECK(options.owner.handoffs_max == 5);
+  CHECK(options.pulls_max == 7);
+  CHECK(options.owner.lease == std::chrono::seconds(10));
+  struct Case {
+    std::string limit;
+    std::string error;
+  };
+  for (const auto& [limit, error] :
+       {Case{"reader.whol=60s", "\"reader.whol\" is no limit; did you mean reader.whole?"},
+        Case{"reader.whole=60", "expected a time"}, Case{"pulls_max=0", "from 1"},
+        Case{"reader.silent=1s", "two times owner.heartbeat"},
+        Case{"reader.attach=4s", "longer than owner.parked"},
+        Case{"owner.blocks_held_percent_max=101", "at most 100"}}) {
+    const auto bad = handoff({limit});
+    REQUIRE_MESSAGE(!bad, limit);
+    CHECK_MESSAGE(bad.error().message.find(error) != std::string::npos, bad.error().message);
+  }
 }
 
 TEST_CASE("words of chat, and -- before words that look like flags") {

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <future>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "app/commands.h"
+#include "app/data_plane.h"
 #include "app/entropy.h"
 #include "app/pools.h"
 #include "app/ready.h"
@@ -17,8 +16,6 @@
 #include "io/embedded/embedded_engine.h"
 #include "io/files/machine.h"
 #include "io/telemetry/log.h"
-#include "io/transport/transport_options.h"
-#include "service/handoff/handoff_service.h"
 
 namespace penstock {
 namespace {
@@ -97,104 +94,14 @@ Result<LoadedEngines> open_engines(const Options& options) {
   return loaded;
 }
 
-service::RankMemory rank_memory(engine::Engine& engine) {
-  engine::KvPool& pool = engine.pool();
-  const engine::KvLayout& layout = pool.layout();
-  const ModelDescription& model = engine.description();
-  std::byte* const payloads = pool.payload(engine::BlockId{0}).data();
-  service::RankMemory memory;
-  memory.pool = {pool.fd(),
-                 payloads - pool.payload_offset(),
-                 pool.mapped_bytes(),
-                 pool.payload_offset(),
-                 layout.block_bytes(),
-                 pool.blocks()};
-  memory.payloads = payloads;
-  memory.model = model.name;
-  memory.layers = layout.layers;
-  memory.block_tokens = engine::kBlockTokens;
-  memory.slice_bytes = layout.slice_bytes();
-  memory.kv_format = fmt::format("{}; {}; weights {}", model.kv.kv_format, model.kv.engine_build,
-                                 model.kv.weights_digest);
-  return memory;
-}
-
-// The KV data plane of this worker: its transport and the handoffs of all its ranks.
-class DataPlane {
- public:
-  static Result<std::unique_ptr<DataPlane>> open(const Options& options, Epoch epoch,
-                                                 std::vector<EmbeddedEngine*> engines) {
-    auto plane = std::make_unique<DataPlane>();
-    transport::TransportOptions wanted;
-    wanted.listen = transport_address(options);
-    TRY(plane->transport_, transport::open_transport(std::move(wanted)));
-    service::HandoffOptions handoff;
-    handoff.epoch = epoch;
-    handoff.owner.lease = options.handoff_lease;
-    plane->handoffs_.emplace(*plane->transport_, handoff);
-    plane->engines_ = std::move(engines);
-    for (EmbeddedEngine* const engine : plane->engines_) {
-      engine->hand_off(plane->handoffs_->add_rank(rank_memory(engine->engine()),
-                                                  [engine] { engine->on_handoff_news(); }),
-                       [](std::string_view why) {
-                         log_warning("a pull failed, its prompt is computed: {}", why);
-                       });
-    }
-    plane->handoffs_->start();
-    return plane;
-  }
-  // Ends the service on its own thread. Engines that still live must have been detached.
-  ~DataPlane() {
-    if (!handoffs_) return;  // the transport could not be opened
-    const auto ended = std::make_shared<std::promise<void>>();
-    transport_->clock().post([this, ended] {
-      handoffs_.reset();
-      ended->set_value();
-    });
-    ended->get_future().wait();
-  }
-
-  // After the engines have taken their last step, and before they go.
-  void detach_engines() {
-    for (EmbeddedEngine* const engine : engines_)
-      engine->detach_handoff();
-  }
-  std::string address() const { return transport_->address(); }
-  // Nobody reads KV here, or will.
-  bool idle() const {
-    const service::HandoffCounters now = handoffs_->counters();
-    return now.owner.open == 0 && now.pulls_running == 0;
-  }
-  HandoffUse use() const {
-    const service::HandoffCounters now = handoffs_->counters();
-    HandoffUse use;
-    use.open = now.owner.open;
-    use.blocks_held = now.owner.blocks_held;
-    use.pulls_running = now.pulls_running;
-    use.released = now.owner.released;
-    use.expired = now.owner.expired;
-    use.withdrawn = now.owner.withdrawn;
-    use.pulls_done = now.pulls_done;
-    for (const std::uint64_t failed : now.pulls_failed)
-      use.pulls_failed += failed;
-    use.bytes_pulled = now.bytes_pulled;
-    use.slices_corrupt = now.slices_corrupt;
-    for (std::size_t i = 0; i < handoff::edges().size(); ++i)
-      use.edges.push_back(now.hits.of(i));
-    return use;
-  }
-
- private:
-  std::unique_ptr<Transport> transport_;
-  std::optional<service::HandoffService> handoffs_;
-  std::vector<EmbeddedEngine*> engines_;
-};
-
 // Ends the process when an engine has work and has not finished a step for too long: a stuck engine
 // can't be repaired from inside, but the supervisor starts a new one and the gateways place the
 // requests again.
 class StallWatch {
  public:
+  explicit StallWatch(Duration most)
+      : seconds_max_(static_cast<int>(std::chrono::ceil<std::chrono::seconds>(most).count())) {}
+
   void look(const std::vector<EngineLoad>& loads) {
     ranks_.resize(loads.size());
     for (std::size_t r = 0; r < loads.size(); ++r) {
@@ -202,7 +109,7 @@ class StallWatch {
       const bool idle = loads[r].running + loads[r].waiting == 0;
       rank.seconds = idle || loads[r].step != rank.step ? 0 : rank.seconds + 1;
       rank.step = loads[r].step;
-      if (rank.seconds < kStallSeconds) continue;
+      if (rank.seconds < seconds_max_) continue;
       log_error(
           "the engine of rank {} has not finished a step for {} s with {} requests running; "
           "ending this worker",
@@ -212,19 +119,18 @@ class StallWatch {
   }
 
  private:
-  // Far above the longest step of an overloaded laptop.
-  static constexpr int kStallSeconds = 60;
   struct Rank {
     std::uint64_t step = 0;
     int seconds = 0;
   };
+  int seconds_max_;
   std::vector<Rank> ranks_;
 };
 
 // For decode workers to pull what was computed for them; they can compute it, too.
 constexpr Duration kReadersGrace = std::chrono::seconds(2);
 
-Result<int> serve_engines(const Options& options) {
+Result<int> serve_engines(const Options& options, const WrapTransport& wrap) {
   TRY(const WorkerRole role, parse_role(options.role));
   TRY(LoadedEngines loaded, open_engines(options));
   control::EngineServerOptions server_options;
@@ -237,7 +143,7 @@ Result<int> serve_engines(const Options& options) {
   server_options.zone = options.zone;
   std::unique_ptr<DataPlane> plane;
   if (role != WorkerRole::kMixed) {
-    TRY(plane, DataPlane::open(options, server_options.epoch, loaded.embedded));
+    TRY(plane, DataPlane::open(options, server_options.epoch, loaded.embedded, wrap));
     server_options.transport = plane->address();
     server_options.handoffs = [p = plane.get()] { return p->use(); };
   }
@@ -246,7 +152,7 @@ Result<int> serve_engines(const Options& options) {
   log_info("serving engines at {}", server->address());
   report_ready(options.ready_fd, {0, std::move(loaded.facts)});
 
-  StallWatch watch;
+  StallWatch watch(options.stall_time);
   wait_for_stop_signal([&] { watch.look(server->loads()); });
   std::atomic<bool> empty{false};
   log_info("draining");
@@ -262,9 +168,9 @@ Result<int> serve_engines(const Options& options) {
 
 }  // namespace
 
-Result<int> run_worker(const Options& options) {
+Result<int> run_worker(const Options& options, const WrapTransport& wrap) {
   block_stop_signals(options.ready_fd != 0);
-  auto done = serve_engines(options);
+  auto done = serve_engines(options, wrap);
   if (!done) report_failure(options.ready_fd, done.error());
   return done;
 }

@@ -9,9 +9,11 @@ import os
 import pd_service
 from pd_phases import Phase
 
-# Milliseconds.
-SHORT = {"unclaimed": 1200, "quarantine": 600, "connect": 700, "attach": 1500, "read": 1000,
-         "silent": 1000, "alive": 300, "whole": 6000, "parked": 800}
+# Milliseconds; names as in docs/protocol/handoff.md.
+SHORT = {"owner.unclaimed": 1200, "owner.quarantine": 600, "owner.heartbeat": 300,
+         "owner.parked": 800, "reader.connect": 700, "reader.attach": 1500, "reader.read": 1000,
+         "reader.silent": 1000, "reader.whole": 6000}
+TIMES = set(SHORT)
 
 
 def mix(*parts, **chances):
@@ -58,9 +60,9 @@ class Parts(Phase):
     turn = 4.0
 
     def open(self):
-        options = []
-        for name, value in {**SHORT, "lease": int(self.lease * 1000), **self.limits}.items():
-            options += [f"--{name}", str(value)]
+        options = ["--handoff-lease", f"{self.lease}s"]
+        for name, value in {**SHORT, **self.limits}.items():
+            options += ["--handoff-limit", f"{name}={value}{'ms' * (name in TIMES)}"]
         return pd_service.Parts(os.path.abspath(self.run.options.worker_binary), options,
                                 pools=self.pools, transport=self.transport, cache=self.cache,
                                 seed=self.rng.randrange(1 << 20))
@@ -78,16 +80,10 @@ class Parts(Phase):
         self.done["plans"] = turns
 
 
-class Reads(Parts):
-    """Reads end corrupt, stale, refused, late; the cache daemon is there."""
-    plans = [READS, mix(READS, FRAMES)]
-    cache = True
-
-
 class Cuts(Parts):
     """Connections end at any moment, owners learn it late, and connecting again fails."""
     plans = [CUTS, CONNECTS, SLOW_CONNECTS, mix(CUTS, LATE)]
-    limits = {"reads": 4}
+    limits = {"reader.reads_max": 4}
     prompts = (500, 4096)
     leave = 0.4
     clients = 10
@@ -96,7 +92,7 @@ class Cuts(Parts):
 class Holders(Parts):
     """Several readers may be reading when a handoff ends."""
     plans = [HOLDERS]
-    limits = {"reads": 4}
+    limits = {"reader.reads_max": 4}
     prompts = (900, 4096)
     leave = 0.7
     clients = 10
@@ -105,7 +101,7 @@ class Holders(Parts):
 class Messages(Parts):
     """Messages are lost, late, twice, and nonsense."""
     plans = [LOST, NONSENSE, LATE, TWICE, LEASES, NONSENSE]
-    limits = {"reads": 4}
+    limits = {"reader.reads_max": 4}
     turn = 3.0
     clients = 14
 
@@ -116,7 +112,7 @@ class Closings(Parts):
     plans = [mix(closed_drop=700, cut_tick=40), mix(closed_drop=700, stall=(20, 3500)),
              CONNECTS, SLOW_CONNECTS, mix(closed_drop=700, alive_extra=300, renewed_extra=200), mix(closed_drop=900),
              mix(closed_drop=700, renew_drop=800)]
-    limits = {"whole": 2500, "silent": 3000}
+    limits = {"reader.whole": 2500, "reader.silent": 3000}
     prompts = (0, 400)
     leave = 0.5
     turn = 3.0
@@ -126,7 +122,7 @@ class Stalls(Parts):
     """Threads of transports stand still, so that leases end with their readers alive."""
     plans = [STALLS, mix(STALLS, attach_hold=(300, 1000)), mix(STALLS, CUTS)]
     turn = 5.0
-    limits = {"reads": 4}
+    limits = {"reader.reads_max": 4}
     prompts = (300, 4096)
 
 
@@ -136,13 +132,13 @@ class Silence(Parts):
              mix(SILENCE, read_delay=(900, 800))]
     turn = 1.5
     lease = 4
-    limits = {"silent": 700, "attach": 2500, "reads": 4}
+    limits = {"reader.silent": 700, "reader.attach": 2500, "reader.reads_max": 4}
 
 
 class Limits(Parts):
     """Few handoffs and pulls at once, and no time for a pull."""
     plans = [mix(read_delay=(300, 300), closed_hold=(900, 600)), mix(CUTS, LATE)]
-    limits = {"handoffs": 5, "pulls": 4, "whole": 400, "reads": 4}
+    limits = {"owner.handoffs_max": 5, "pulls_max": 4, "reader.whole": 400, "reader.reads_max": 4}
     clients = 16
 
 

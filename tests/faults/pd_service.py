@@ -207,13 +207,13 @@ class Parts(Service):
                                     "--kv-host-memory", "64MiB", "--kv-disk-size", "1GiB"]
         for name in self.workers:
             self.commands[name] = [
-                binary, "--name", name, "--role", name.split("-")[0], "--data-dir", self.data_dir,
-                "--model", os.path.join(e2e_test.ROOT, "models/nano"), "--faults", self.faults,
-                "--transport",
+                binary, self.faults, "SEED", "--name", name, "--role", name.split("-")[0], *common,
+                "--model", f"nano={os.path.join(e2e_test.ROOT, 'models/nano')}",
+                "--engine-threads", "1", "--kv-memory", "96MiB", "--transport",
                 f"shm:{self.data_dir}/run/{name}.kv" if transport == "shm" else "tcp:127.0.0.1:0",
-                "--cache", "on" if cache else "off", *options]
+                *options]
         self.commands["proxy"] = [sys.executable, os.path.join(FAULTS, "pd_proxy.py"), "--faults",
-                                  self.faults, *(f"{self.worker_socket(n)}={self.proxy_socket(n)}"
+                                  self.faults, "--seed", "SEED", *(f"{self.worker_socket(n)}={self.proxy_socket(n)}"
                                                  for n in self.workers)]
         self.commands["gateway"] = [program, "gateway", *common, *COMMON, "--port", "0",
                                     "--local-prefill-time", "0"]
@@ -229,9 +229,8 @@ class Parts(Service):
 
     def _start(self, name):
         self.starts += 1
-        command = list(self.commands[name])
-        if name in self.workers or name == "proxy":
-            command += ["--seed", str(self.seed * 1000 + self.starts)]
+        command = [word if word != "SEED" else str(self.seed * 1000 + self.starts)
+                   for word in self.commands[name]]
         if name == "proxy":
             self.processes[name] = subprocess.Popen(command, stderr=self.stderr)
             for worker in self.workers:
