@@ -93,10 +93,8 @@ class Channel {
       void await_suspend(std::coroutine_handle<> h) const {
         ENSURE(!channel.reader_);
         channel.reader_ = h;
-        channel.timer_ = channel.clock_.call_at(deadline, [c = &channel] {
-          c->timer_ = 0;
-          c->wake();
-        });
+        channel.deadline_ = deadline;
+        if (channel.timer_ == 0 || channel.timer_at_ > deadline) channel.arm();
       }
       std::optional<T> await_resume() const {
         if (channel.queue_.empty()) return std::nullopt;
@@ -110,9 +108,19 @@ class Channel {
 
  private:
   void wake() {
-    if (!reader_) return;
-    if (timer_ != 0) clock_.cancel(std::exchange(timer_, 0));
-    std::exchange(reader_, nullptr).resume();
+    if (reader_) std::exchange(reader_, nullptr).resume();
+  }
+  // The timer stays armed from one pop to the next: items come by the thousand, deadlines move
+  // little and hardly one is reached. Too early, it looks and is armed again.
+  void arm() {
+    if (timer_ != 0) clock_.cancel(timer_);
+    timer_at_ = deadline_;
+    timer_ = clock_.call_at(timer_at_, [this] {
+      timer_ = 0;
+      if (!reader_) return;
+      if (timer_at_ < deadline_) return arm();
+      wake();
+    });
   }
 
   Clock& clock_;
@@ -120,7 +128,9 @@ class Channel {
   std::deque<T> queue_;
   bool closed_ = false;
   std::coroutine_handle<> reader_;
+  Instant deadline_;  // of the reader
   Clock::TimerId timer_ = 0;
+  Instant timer_at_;
 };
 
 }  // namespace penstock

@@ -123,9 +123,11 @@ Result<bool> FramedSocket::fill(std::size_t needed) {
   while (buffer_.size() - begin_ < needed) {
     const std::size_t have = buffer_.size();
     // A long frame grows the buffer as its bytes arrive, so a lying length reserves nothing.
-    buffer_.resize(have + kReadBytes);
-    const ssize_t n = ::recv(fd_.get(), buffer_.data() + have, kReadBytes, 0);
-    buffer_.resize(have + static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+    ssize_t n = 0;
+    buffer_.resize_and_overwrite(have + kReadBytes, [&](char* bytes, std::size_t) {
+      n = ::recv(fd_.get(), bytes + have, kReadBytes, 0);
+      return have + static_cast<std::size_t>(std::max<ssize_t>(n, 0));
+    });
     if (n == 0) return false;
     if (n < 0 && errno != EINTR) return system_error("cannot read from", "the peer");
   }
