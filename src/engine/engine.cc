@@ -26,6 +26,7 @@ struct Engine::State {
   std::unique_ptr<Scheduler> scheduler;
   std::vector<Sampler> samplers;  // one per thread
   ModelDescription description;
+  ExpertMap expert_map;  // version 0: none
   LogitsObserver observer;
 
   Batch batch;
@@ -80,7 +81,8 @@ std::uint64_t probe(Model& model, KvPool& kv, const ModelConfig& config, std::ui
   }
   const std::uint64_t hash = checksum64(kv.payload(block));
   kv.release(block);
-  model.reset_expert_counts();
+  for (ExpertLayer& layer : model.expert_layers())
+    layer.reset();
   return hash;
 }
 
@@ -383,9 +385,36 @@ std::string Engine::summary() const {
       s.kv->blocks(), s.kv->layout().block_bytes());
 }
 
-ExpertCounts Engine::expert_counts() const {
+Status Engine::set_expert_map(const ExpertMap& map) {
   const ModelConfig& c = state_->config;
-  return {c.dense_layers, c.moe_layers(), c.experts, state_->model->expert_counts()};
+  TRY_STATUS(check_expert_map(map, c.moe_layers(), c.experts));
+  auto& layers = state_->model->expert_layers();
+  for (std::size_t i = 0; i < layers.size(); ++i)
+    layers[i].place(std::span(map.slots).subspan(i * map.layer_slots(), map.layer_slots()),
+                    map.ranks);
+  state_->expert_map = map;
+  return {};
+}
+
+ExpertReport Engine::expert_report() const {
+  const ModelConfig& c = state_->config;
+  ExpertReport report{c.dense_layers, c.moe_layers(), c.experts, {}, state_->expert_map, {}};
+  for (const ExpertLayer& layer : state_->model->expert_layers()) {
+    report.picks.insert(report.picks.end(), layer.picks.begin(), layer.picks.end());
+    if (report.map.version == 0) continue;
+    report.rank_picks.insert(report.rank_picks.end(), layer.rank_picks.begin(),
+                             layer.rank_picks.end());
+  }
+  return report;
+}
+
+ExpertUse Engine::expert_use() const {
+  ExpertUse use{state_->expert_map.version, state_->config.dense_layers, {}, {}};
+  for (const ExpertLayer& layer : state_->model->expert_layers()) {
+    use.picks.push_back(layer.picks_all);
+    use.paced.push_back(layer.paced);
+  }
+  return use;
 }
 
 KvPool& Engine::pool() {

@@ -27,6 +27,7 @@
 
 #include "base/result.h"
 #include "domain/engine.h"
+#include "domain/experts.h"
 #include "engine/kernels/instruction_set.h"
 #include "engine/kv_hooks.h"
 
@@ -73,15 +74,6 @@ struct StepOutputs {
   StepStats stats;
 };
 
-// How often each routed expert was chosen since the engine started: [moe layers, experts],
-// row-major.
-struct ExpertCounts {
-  std::uint32_t first_layer = 0;  // model layer of row 0
-  std::uint32_t layers = 0;
-  std::uint32_t experts = 0;
-  std::vector<std::uint64_t> counts;
-};
-
 // Sees the raw logits of each sampled row, before penalties: request, choice, position of the token
 // that they choose, logits [vocab]. For tests and evaluation; called on the engine's thread.
 using LogitsObserver =
@@ -122,7 +114,14 @@ class Engine {
   const ModelDescription& description() const;
   // "embedded avx512, 2 threads, ...": for logs.
   std::string summary() const;
-  ExpertCounts expert_counts() const;
+
+  // Runs the experts in the map's slots from the next step on; its ranks are logical, and no answer
+  // changes. Which map may follow which is the caller's business. Fails with kInvalidArgument for a
+  // map that is not this model's, leaves an expert out, or has two copies on one rank, and
+  // kUnsupported for a model without routed experts; then nothing has changed.
+  Status set_expert_map(const ExpertMap& map);
+  ExpertReport expert_report() const;
+  ExpertUse expert_use() const;
 
   // The shared-memory pool, for a KV cache that copies blocks out and puts blocks in.
   KvPool& pool();

@@ -85,11 +85,11 @@ TEST_CASE("a request is answered with its number of tokens, and everything is re
   CHECK(answers.at({1, 0}).finish == FinishReason::kLength);
   CHECK(engine->load().kv_tokens_used == Tokens(0));
   CHECK(engine->load().step == 9);
-  const ExpertCounts counts = engine->expert_counts();
+  const ExpertReport counts = engine->expert_report();
   CHECK(counts.first_layer == 1);
   CHECK(counts.layers == 2);
   std::uint64_t routed = 0;
-  for (const std::uint64_t n : counts.counts)
+  for (const std::uint64_t n : counts.picks)
     routed += n;
   CHECK(routed == 2 * 2 * (3 + 8));  // layers x experts per token x computed tokens
 }

@@ -93,7 +93,6 @@ Experts::Experts(const ModelConfig& config, const Kernels& kernels, ThreadPool& 
     ids_.resize(routed);
     weights_.resize(routed);
     slots_.resize(routed);
-    starts_.resize(config.experts + 1);
     gathered_ = FloatBuffer(routed * hidden);
     gate_up_ = FloatBuffer(routed * 2 * config.expert_width);
     active_ = FloatBuffer(routed * config.expert_width);
@@ -104,7 +103,6 @@ Experts::Experts(const ModelConfig& config, const Kernels& kernels, ThreadPool& 
   }
   dense_gate_up_ = FloatBuffer(rows * 2 * dense_width);
   dense_active_ = FloatBuffer(rows * dense_width);
-  products_.reserve(config.experts + 1);
 }
 
 void Experts::activate(const float* gate_up, float* out, std::uint32_t rows, std::uint32_t width) {
@@ -150,20 +148,24 @@ void Experts::route(const LayerWeights& layer, const float* input, std::uint32_t
                  });
 }
 
-// Sorts the (row, choice) pairs by expert, rows in order, and copies the rows there.
-void Experts::gather(const float* input, std::uint32_t rows) {
+// Sorts the (row, choice) pairs by slot, rows in order, and copies the rows there.
+void Experts::gather(const float* input, std::uint32_t rows, ExpertLayer& places) {
   const std::uint32_t k = config_.experts_per_token;
   const std::size_t hidden = config_.hidden_size;
-  std::ranges::fill(starts_, 0);
-  for (std::size_t i = 0; i < std::size_t{rows} * k; ++i)
+  const std::size_t slots = places.slots.size();
+  starts_.assign(slots + 1, 0);
+  for (std::size_t i = 0; i < std::size_t{rows} * k; ++i) {
+    ids_[i] = places.take(ids_[i]);
     ++starts_[ids_[i] + 1];
-  for (std::uint32_t e = 0; e < config_.experts; ++e)
-    starts_[e + 1] += starts_[e];
+  }
+  for (std::size_t s = 0; s < slots; ++s)
+    starts_[s + 1] += starts_[s];
   for (std::size_t i = 0; i < std::size_t{rows} * k; ++i)
     slots_[i] = starts_[ids_[i]]++;
-  for (std::uint32_t e = config_.experts; e > 0; --e)
-    starts_[e] = starts_[e - 1];
+  for (std::size_t s = slots; s > 0; --s)
+    starts_[s] = starts_[s - 1];
   starts_[0] = 0;
+  places.count_pass(starts_);
   const std::uint32_t items = (rows + kRowsPerItem - 1) / kRowsPerItem;
   pool_.for_each(items, std::uint64_t{rows} * k * hidden, [&](std::uint32_t item, std::uint32_t) {
     const std::uint32_t end = std::min(rows, (item + 1) * kRowsPerItem);
@@ -196,24 +198,24 @@ void Experts::combine(const LayerWeights& layer, std::uint32_t rows, float* resi
 }
 
 void Experts::run(const LayerWeights& layer, const float* input, std::uint32_t rows,
-                  float* residual, std::span<std::uint64_t> counts) {
+                  float* residual, ExpertLayer& places) {
   const std::size_t hidden = config_.hidden_size;
   const std::size_t width = config_.expert_width;
   const std::size_t shared_width = layer.dense.width;
   route(layer, input, rows);
-  gather(input, rows);
+  gather(input, rows, places);
 
   products_.clear();
   if (shared_width > 0) {
     products_.push_back(
         {&layer.dense.gate_up, input, hidden, dense_gate_up_.data(), 2 * shared_width, rows});
   }
-  for (std::uint32_t e = 0; e < config_.experts; ++e) {
-    const std::uint32_t n = starts_[e + 1] - starts_[e];
-    counts[e] += n;
+  for (std::size_t s = 0; s < places.slots.size(); ++s) {
+    const std::uint32_t n = starts_[s + 1] - starts_[s];
     if (n == 0) continue;
-    products_.push_back({&layer.experts[e].gate_up, gathered_.data() + starts_[e] * hidden, hidden,
-                         gate_up_.data() + starts_[e] * 2 * width, 2 * width, n});
+    products_.push_back({&layer.experts[places.slots[s]].gate_up,
+                         gathered_.data() + starts_[s] * hidden, hidden,
+                         gate_up_.data() + starts_[s] * 2 * width, 2 * width, n});
   }
   multiply(kernels_, pool_, products_);
   if (shared_width > 0) {
@@ -226,11 +228,11 @@ void Experts::run(const LayerWeights& layer, const float* input, std::uint32_t r
     products_.push_back(
         {&layer.dense.down, dense_active_.data(), shared_width, shared_.data(), hidden, rows});
   }
-  for (std::uint32_t e = 0; e < config_.experts; ++e) {
-    const std::uint32_t n = starts_[e + 1] - starts_[e];
+  for (std::size_t s = 0; s < places.slots.size(); ++s) {
+    const std::uint32_t n = starts_[s + 1] - starts_[s];
     if (n == 0) continue;
-    products_.push_back({&layer.experts[e].down, active_.data() + starts_[e] * width, width,
-                         results_.data() + starts_[e] * hidden, hidden, n});
+    products_.push_back({&layer.experts[places.slots[s]].down, active_.data() + starts_[s] * width,
+                         width, results_.data() + starts_[s] * hidden, hidden, n});
   }
   multiply(kernels_, pool_, products_);
   combine(layer, rows, residual);

@@ -71,7 +71,7 @@ Model::Model(const ModelConfig& config, const Weights& weights, const Kernels& k
   values_ = FloatBuffer(rows * config.heads * config.value_width);
   logits_ = FloatBuffer(std::size_t{max_logit_rows} * config.vocab_size);
   products_.reserve(config.heads);
-  counts_.assign(std::size_t{config.moe_layers()} * config.experts, 0);
+  expert_layers_.assign(config.moe_layers(), ExpertLayer(config.experts));
 }
 
 std::uint64_t Model::activation_bytes(const ModelConfig& c, std::uint32_t max_rows,
@@ -233,9 +233,8 @@ void Model::forward(const Batch& batch) {
     if (i < config_.dense_layers) {
       experts_.run_dense(layer.dense, normed_.data(), batch.rows(), x_.data());
     } else {
-      const std::size_t row = std::size_t{i - config_.dense_layers} * config_.experts;
       experts_.run(layer, normed_.data(), batch.rows(), x_.data(),
-                   std::span(counts_).subspan(row, config_.experts));
+                   expert_layers_[i - config_.dense_layers]);
     }
   }
   compute_logits(batch);

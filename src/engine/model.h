@@ -42,9 +42,8 @@ class Model {
   std::span<const float> logits(std::size_t i) const {
     return {logits_.data() + i * config_.vocab_size, config_.vocab_size};
   }
-  void reset_expert_counts() { std::ranges::fill(counts_, 0); }
-  // [moe_layers][experts], rows routed since construction or reset.
-  const std::vector<std::uint64_t>& expert_counts() const { return counts_; }
+  // [moe_layers]: where experts run and what they got since construction or reset.
+  std::vector<ExpertLayer>& expert_layers() { return expert_layers_; }
 
  private:
   void embed(const Batch& batch);
@@ -78,7 +77,7 @@ class Model {
   FloatBuffer values_;                   // [rows][heads * value_width]
   FloatBuffer logits_;                   // [logit rows][vocab]
   std::vector<Product> products_;
-  std::vector<std::uint64_t> counts_;
+  std::vector<ExpertLayer> expert_layers_;
 };
 
 }  // namespace penstock::engine

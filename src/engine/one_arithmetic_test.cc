@@ -1,5 +1,6 @@
 // Law 3 as a property: whatever the batch, chunking, threads, instruction set, preemption, loaded
-// prefix or point of continuation, a request gets the logits, as bits, that it gets alone.
+// prefix, point of continuation or place of the experts, a request gets the logits, as bits, that
+// it gets alone.
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -26,6 +27,7 @@ struct Trace {
   std::map<std::pair<std::uint64_t, std::uint32_t>, FinishReason> finish;
   std::uint32_t preempted = 0;
   std::uint32_t loads = 0;
+  std::uint64_t maps = 0;  // of experts, applied between steps
 };
 
 std::uint32_t below(Rng& rng, std::uint32_t n) {
@@ -141,6 +143,24 @@ std::shared_ptr<PrefixLoad> random_load(const MemoryCache& cache, Engine& engine
   return cache.load(engine.pool(), tokens, plan);
 }
 
+// The experts in any order on some ranks, hot ones or not with copies.
+ExpertMap random_map(Rng& rng, const ModelConfig& config, std::uint64_t version) {
+  ExpertMap map;
+  map.version = version;
+  map.layers = config.moe_layers();
+  map.experts = config.experts;
+  map.slots_per_rank = 1 + below(rng, config.experts);
+  map.ranks = (config.experts + map.slots_per_rank - 1) / map.slots_per_rank + below(rng, 4);
+  for (std::uint32_t layer = 0; layer < map.layers; ++layer) {
+    // Rounds of all experts: no rank has more slots than a round.
+    const std::uint32_t first = below(rng, map.experts);
+    const std::uint32_t stride = rng.below(2) == 0 ? 1 : map.experts - 1;
+    for (std::uint32_t s = 0; s < map.layer_slots(); ++s)
+      map.slots.push_back(static_cast<std::uint16_t>((first + s * stride) % map.experts));
+  }
+  return map;
+}
+
 // All of them at random times under random conditions, with strangers that come and go.
 Trace run_mixed(const EngineOptions& base, std::vector<EngineRequest> requests, Rng& rng,
                 const CheckpointShape& shape, const MemoryCache& cache) {
@@ -173,6 +193,8 @@ Trace run_mixed(const EngineOptions& base, std::vector<EngineRequest> requests, 
       REQUIRE((*engine)->submit(random_request(rng, stranger++, shape)));
     }
     if (rng.below(12) == 0) (*engine)->cancel(RequestId(kStrangers + rng.below(10)));
+    if (rng.below(10) == 0)
+      REQUIRE((*engine)->set_expert_map(random_map(rng, (*engine)->config(), ++trace.maps)));
     take(trace, (*engine)->step());
   }
   CHECK((*engine)->load().kv_tokens_used == Tokens(0));
@@ -224,6 +246,7 @@ void compare(const Trace& alone, const Trace& mixed, const std::vector<EngineReq
 TEST_CASE("logits are the same bits on every path") {
   std::uint32_t preempted = 0;
   std::uint32_t loads = 0;
+  std::uint64_t maps = 0;
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     CAPTURE(seed);
     Rng rng(seed);
@@ -252,11 +275,13 @@ TEST_CASE("logits are the same bits on every path") {
       const Trace mixed = run_mixed(options, again, rng, shape, *lone.cache);
       preempted += mixed.preempted;
       loads += mixed.loads;
+      maps += mixed.maps;
       compare(alone, mixed, again);
     }
   }
   CHECK(preempted > 0);
   CHECK(loads > 20);
+  CHECK(maps > 100);
 }
 
 // What names the KV of an engine changes with the arithmetic, so that a cache never mixes two. When

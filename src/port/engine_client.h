@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "domain/engine.h"
+#include "domain/experts.h"
 
 namespace penstock {
 
@@ -29,6 +30,7 @@ struct WorkerView {
   bool connected = false;
   bool draining = false;
   HandoffUse handoffs;
+  std::vector<ExpertUse> experts;  // one per rank; empty: not said yet
   Instant heard_at;             // last frame; standing still for 2 s means absent
   std::uint32_t in_flight = 0;  // requests of this gateway shard
 };

@@ -5,6 +5,13 @@
 #include <fmt/format.h>
 
 namespace penstock::control {
+namespace {
+
+// Frames kept for their memory, unless a burst has made them large.
+constexpr std::size_t kSpareFramesMax = 4;
+constexpr int kSpareOutputsMax = 1024;
+
+}  // namespace
 
 ClientStream::ClientStream(std::string address, wire::Hello hello, ClientStreamLimits limits,
                            std::function<void()> wake)
@@ -47,9 +54,25 @@ void ClientStream::send_cancel(std::uint64_t request) {
   write_if_idle();
 }
 
-std::optional<std::string> ClientStream::take(std::vector<wire::WorkerFrame>& frames) {
-  frames.clear();
+Status ClientStream::send_query(wire::ExpertQuery query) {
   const std::lock_guard lock(mutex_);
+  if (ended_) return fail(ErrorCode::kUnavailable, "the stream to the worker has ended");
+  if (queries_.size() >= limits_.queries_max) {
+    return fail(ErrorCode::kOverloaded,
+                fmt::format("{} questions about experts wait to be sent", queries_.size()));
+  }
+  queries_.push_back(std::move(query));
+  write_if_idle();
+  return {};
+}
+
+std::optional<std::string> ClientStream::take(std::vector<wire::WorkerFrame>& frames) {
+  const std::lock_guard lock(mutex_);
+  for (wire::WorkerFrame& frame : frames) {
+    if (spare_.size() < kSpareFramesMax && frame.outputs_size() <= kSpareOutputsMax)
+      spare_.push_back(std::move(frame));
+  }
+  frames.clear();
   frames.swap(inbox_);
   wake_pending_ = false;
   if (frames.size() >= limits_.inbox_frames_max) changed_.notify_all();
@@ -66,7 +89,7 @@ void ClientStream::close() {
 
 // Moves what is queued into bytes_; false when there is nothing.
 bool ClientStream::build_frame() {
-  if (submits_.empty() && cancels_.empty() && !frame_.has_hello()) return false;
+  if (submits_.empty() && cancels_.empty() && queries_.empty() && !frame_.has_hello()) return false;
   std::size_t bytes = 0;
   while (!submits_.empty() &&
          (bytes == 0 || bytes + submits_.front().bytes <= limits_.frame_bytes_max)) {
@@ -79,6 +102,11 @@ bool ClientStream::build_frame() {
   if (submits_.empty()) {
     frame_.mutable_cancels()->Add(cancels_.begin(), cancels_.end());
     cancels_.clear();
+  }
+  // One a frame, so that maps of many ranks never add up to more than a message holds.
+  if (!queries_.empty()) {
+    *frame_.add_expert_queries() = std::move(queries_.front());
+    queries_.erase(queries_.begin());
   }
   frame_of(frame_, bytes_);
   frame_.Clear();
@@ -124,14 +152,15 @@ void ClientStream::end(std::string reason) {
   ended_ = std::move(reason);
   submits_.clear();
   cancels_.clear();
+  queries_.clear();
   send_bytes_ = 0;
   wake_shard();
   changed_.notify_all();
 }
 
 std::string ClientStream::receive() {
+  wire::WorkerFrame frame;
   for (;;) {
-    wire::WorkerFrame frame;
     const auto more = socket_.read(frame);
     if (!more) return more.error().message;
     if (!*more) return "the worker closed the stream";
@@ -141,6 +170,11 @@ std::string ClientStream::receive() {
     changed_.wait(lock, [&] { return closing_ || inbox_.size() < limits_.inbox_frames_max; });
     if (closing_) return "closed";
     inbox_.push_back(std::move(frame));
+    frame = {};
+    if (!spare_.empty()) {
+      frame.Swap(&spare_.back());
+      spare_.pop_back();
+    }
     wake_shard();
     if (!goodbye.empty()) return "the worker ended the stream: " + goodbye;
   }

@@ -35,6 +35,7 @@ struct ClientStreamLimits {
   std::size_t send_bytes_max = std::size_t{64} << 20;
   std::size_t frame_bytes_max = std::size_t{16} << 20;  // of submits merged into one frame
   std::size_t inbox_frames_max = 64;
+  std::size_t queries_max = 256;  // about experts, waiting to be sent
 };
 
 class ClientStream {
@@ -49,7 +50,10 @@ class ClientStream {
 
   Status send(wire::Submit submit);
   void send_cancel(std::uint64_t request);
-  // Moves the received frames out; a value is why the stream ended, once it has and all is taken.
+  // Fails like send().
+  Status send_query(wire::ExpertQuery query);
+  // Swaps the received frames for those that the caller has done with, whose memory is used again.
+  // A value is why the stream ended, once it has and all is taken.
   std::optional<std::string> take(std::vector<wire::WorkerFrame>& frames);
   // Ends the stream and forgets `wake`.
   void close();
@@ -86,9 +90,11 @@ class ClientStream {
   };
   std::deque<Queued> submits_;
   std::vector<std::uint64_t> cancels_;
+  std::vector<wire::ExpertQuery> queries_;
   std::size_t send_bytes_ = 0;
   // Receiving.
   std::vector<wire::WorkerFrame> inbox_;
+  std::vector<wire::WorkerFrame> spare_;
   bool wake_pending_ = false;
 
   std::thread reader_;

@@ -1,6 +1,7 @@
 #include "io/control/engine_client.h"
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 #include <utility>
 
@@ -20,7 +21,8 @@ struct StreamEngineClient::State {
     std::string address;
     Phase phase = Phase::kWaiting;
     std::unique_ptr<ClientStream> stream;
-    std::uint64_t attempt = 0;  // tells a late wake-up of an old stream from a new one
+    std::uint64_t attempt = 0;              // tells a late wake-up of an old stream from a new one
+    std::vector<wire::WorkerFrame> frames;  // done with; the stream uses their memory again
     FrameChecker checker;
     Clock::TimerId timer = 0;
     Instant timer_at;
@@ -46,6 +48,9 @@ struct StreamEngineClient::State {
   void drop(std::size_t index, std::string reason);
   void fail_requests(std::size_t index, const std::string& reason);
   void deliver(EngineOutput output);
+  Result<std::size_t> connected_link(WorkerId worker) const;
+  Status ask_experts(WorkerId worker, std::uint32_t rank, const ExpertMap* map, ExpertSink answer);
+  void answer_experts(std::uint64_t number, Result<ExpertReport> report);
   Status submit(WorkerId worker, EngineRequest request, Sink sink);
 
   Clock& clock;
@@ -55,6 +60,12 @@ struct StreamEngineClient::State {
   std::vector<Link> links;
   std::vector<WorkerView> views;
   std::unordered_map<RequestId, Open> open;
+  struct ExpertQuestion {
+    std::size_t link;
+    ExpertSink answer;
+  };
+  std::map<std::uint64_t, ExpertQuestion> expert_questions;  // by number
+  std::uint64_t last_expert_question = 0;
   EngineClientCounters counters;
   // Posted calls hold it weakly: they may outlive the client in the clock's queue.
   std::shared_ptr<State*> alive = std::make_shared<State*>(this);
@@ -118,12 +129,13 @@ void StreamEngineClient::State::arm(std::size_t index, Instant when) {
 
 void StreamEngineClient::State::on_wake(std::size_t index, std::uint64_t attempt) {
   if (links[index].attempt != attempt || !links[index].stream) return;
-  std::vector<wire::WorkerFrame> frames;
+  auto frames = std::move(links[index].frames);
   const auto ended = links[index].stream->take(frames);
   for (const wire::WorkerFrame& frame : frames) {
     on_frame(index, frame);
     if (!links[index].stream) return;  // dropped for what it said
   }
+  links[index].frames = std::move(frames);
   if (ended) drop(index, *ended);
 }
 
@@ -140,7 +152,7 @@ void StreamEngineClient::State::on_frame(std::size_t index, const wire::WorkerFr
   view.heard_at = clock.now();
   view.draining = link.checker.draining();
   view.handoffs = link.checker.handoffs();
-  view.loads = link.checker.loads();
+  if (!frame.loads().empty()) view.loads = link.checker.loads();
   if (link.phase == Phase::kConnecting) {
     link.phase = Phase::kConnected;
     const WorkerId id = view.description.id;
@@ -151,8 +163,20 @@ void StreamEngineClient::State::on_frame(std::size_t index, const wire::WorkerFr
     arm(index, view.heard_at + options.silent_max);
     if (on_link) on_link({id, link.address, true, {}});
   }
+  view.experts = link.checker.experts();
+  auto answers = link.checker.take_expert_answers();
   for (EngineOutput& output : *outputs)
     deliver(std::move(output));
+  for (auto& answer : answers)
+    answer_experts(answer.number, std::move(answer.report));
+}
+
+void StreamEngineClient::State::answer_experts(std::uint64_t number, Result<ExpertReport> report) {
+  const auto found = expert_questions.find(number);
+  if (found == expert_questions.end()) return;
+  const ExpertSink answer = std::move(found->second.answer);
+  expert_questions.erase(found);
+  answer(std::move(report));
 }
 
 void StreamEngineClient::State::deliver(EngineOutput output) {
@@ -210,6 +234,7 @@ void StreamEngineClient::State::drop(std::size_t index, std::string reason) {
   view.connected = false;
   view.draining = false;
   view.handoffs = {};
+  view.experts.clear();
   view.loads.clear();
   const Instant now = clock.now();
   if (now - link.opened_at > options.backoff_max) link.backoff = Duration::zero();
@@ -237,18 +262,47 @@ void StreamEngineClient::State::fail_requests(std::size_t index, const std::stri
                          {}};
     deliver(std::move(output));
   }
+  std::vector<std::uint64_t> unanswered;
+  for (const auto& [number, question] : expert_questions) {
+    if (question.link == index) unanswered.push_back(number);
+  }
+  for (const std::uint64_t number : unanswered) {
+    answer_experts(number,
+                   fail(ErrorCode::kUnavailable,
+                        fmt::format("lost the worker at {}: {}", links[index].address, reason)));
+  }
 }
 
-Status StreamEngineClient::State::submit(WorkerId worker, EngineRequest request, Sink sink) {
+// The index of the worker's link, which stands.
+Result<std::size_t> StreamEngineClient::State::connected_link(WorkerId worker) const {
   if (worker.value == 0 || worker.value > links.size()) {
     return fail(ErrorCode::kNotFound, fmt::format("there is no worker {}", worker.value));
   }
   const std::size_t index = worker.value - 1;
-  Link& link = links[index];
-  if (link.phase != Phase::kConnected) {
+  if (links[index].phase != Phase::kConnected) {
     return fail(ErrorCode::kUnavailable,
-                fmt::format("no stream to the worker at {}", link.address));
+                fmt::format("no stream to the worker at {}", links[index].address));
   }
+  return index;
+}
+
+Status StreamEngineClient::State::ask_experts(WorkerId worker, std::uint32_t rank,
+                                              const ExpertMap* map, ExpertSink answer) {
+  TRY(const std::size_t index, connected_link(worker));
+  wire::ExpertQuery query;
+  query.set_number(++last_expert_question);
+  query.set_rank(rank);
+  if (map != nullptr) encode(*map, *query.mutable_map());
+  TRY_STATUS(links[index].stream->send_query(std::move(query)));
+  // The answer can't come before this: it is taken on this thread.
+  links[index].checker.asked(last_expert_question);
+  expert_questions.emplace(last_expert_question, ExpertQuestion{index, std::move(answer)});
+  return {};
+}
+
+Status StreamEngineClient::State::submit(WorkerId worker, EngineRequest request, Sink sink) {
+  TRY(const std::size_t index, connected_link(worker));
+  Link& link = links[index];
   if (views[index].draining) {
     return fail(ErrorCode::kUnavailable, fmt::format("the worker at {} is draining", link.address));
   }
@@ -285,6 +339,11 @@ Status StreamEngineClient::submit(WorkerId worker, EngineRequest request, Sink s
   Status status = state_->submit(worker, std::move(request), std::move(sink));
   if (!status) ++state_->counters.refused;
   return status;
+}
+
+Status StreamEngineClient::ask_experts(WorkerId worker, std::uint32_t rank, const ExpertMap* map,
+                                       ExpertSink answer) {
+  return state_->ask_experts(worker, rank, map, std::move(answer));
 }
 
 void StreamEngineClient::cancel(RequestId request) {

@@ -70,6 +70,13 @@ class StreamEngineClient final : public EngineClient {
   void cancel(RequestId request) override;
   void forget(RequestId request) override;
 
+  // Asks a rank for its expert loads, after it has applied the map if there is one. `answer` is
+  // called once on the shard's thread, never inside: with the report, with the rank's refusal
+  // (kConflict: the map is old or foreign; kInvalidArgument: impossible), or with kUnavailable when
+  // the stream ends first. Fails as submit() does.
+  using ExpertSink = std::function<void(Result<ExpertReport>)>;
+  Status ask_experts(WorkerId worker, std::uint32_t rank, const ExpertMap* map, ExpertSink answer);
+
   const EngineClientCounters& counters() const;
 
  private:

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "domain/engine.h"
+#include "domain/experts.h"
 #include "engine.pb.h"
 
 namespace penstock::control {
@@ -47,6 +48,21 @@ Result<std::vector<EngineLoad>> decode(
 
 void encode(const HandoffUse& use, wire::HandoffUse& out);
 Result<HandoffUse> decode(const wire::HandoffUse& in);
+
+inline constexpr std::size_t kExpertLayersMax = 1024;
+inline constexpr std::size_t kExpertsMax = 16'384;                  // of a layer
+inline constexpr std::size_t kExpertSlotsMax = 65'536;              // of a layer
+inline constexpr std::size_t kExpertMapMax = std::size_t{1} << 22;  // slots of a map
+void encode(const ExpertMap& map, wire::ExpertMap& out);
+// Checks that the sizes are possible and fit each other, and that all experts exist.
+Result<ExpertMap> decode(const wire::ExpertMap& in);
+void encode(const ExpertUse& use, wire::ExpertUse& out);
+Result<std::vector<ExpertUse>> decode(
+    const google::protobuf::RepeatedPtrField<wire::ExpertUse>& uses);
+// All of an answer but its number.
+void encode(const Result<ExpertReport>& report, wire::ExpertAnswer& out);
+// The worker's refusal is the inner error.
+Result<Result<ExpertReport>> decode(const wire::ExpertAnswer& in);
 
 // Adds `output` to `out`, which is new or holds earlier tokens of the same request and choice.
 void append(const EngineOutput& output, bool has_logprobs, wire::Output& out);

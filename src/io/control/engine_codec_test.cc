@@ -10,6 +10,51 @@
 
 namespace penstock::control {
 
+TEST_CASE("expert maps, loads and refusals survive the wire; sizes that do not fit are refused") {
+  ExpertReport report;
+  report.first_layer = 1;
+  report.layers = 1;
+  report.experts = 3;
+  report.picks = {1, 2, ~std::uint64_t{0}};
+  wire::ExpertAnswer answer;
+  encode(Result<ExpertReport>(report), answer);
+  CHECK(**decode(answer) == report);
+  report.map = {7, 6, Epoch(1), Epoch(2), 1, 3, 2, 2, {0, 1, 2, 0}};
+  report.rank_picks = {4, 5};
+  answer.Clear();
+  encode(Result<ExpertReport>(report), answer);
+  CHECK(**decode(answer) == report);
+  const auto broken = [&](auto change) {
+    wire::ExpertAnswer changed = answer;
+    change(*changed.mutable_report());
+    const auto decoded = decode(changed);
+    return !decoded && decoded.error().code == ErrorCode::kDataLoss;
+  };
+  CHECK(broken([](auto& r) { r.add_picks(1); }));
+  CHECK(broken([](auto& r) { r.set_layers(2000); }));
+  CHECK(broken([](auto& r) { r.add_rank_picks(1); }));
+  CHECK(broken([](auto& r) { r.mutable_map()->set_experts(4); }));
+  CHECK(broken([](auto& r) { r.mutable_map()->set_version(0); }));
+  CHECK(broken([](auto& r) { r.mutable_map()->set_slots(0, 3); }));
+  CHECK(broken([](auto& r) { r.mutable_map()->set_ranks(0xFFFFFFFF); }));
+  CHECK(broken([](auto& r) {
+    r.mutable_map()->set_ranks(0);
+    r.mutable_map()->clear_slots();
+  }));
+  answer.Clear();
+  encode(Result<ExpertReport>(fail(ErrorCode::kConflict, "old")), answer);
+  CHECK((*decode(answer)).error().code == ErrorCode::kConflict);
+  CHECK((*decode(answer)).error().message == "old");
+  answer.set_error_code(200);
+  CHECK(!decode(answer));
+  wire::WorkerFrame frame;
+  const ExpertUse use{3, 1, {5, 6}, {7, 8}};
+  encode(use, *frame.add_experts());
+  CHECK(decode(frame.experts()) == std::vector{use});
+  frame.mutable_experts(0)->add_paced(9);
+  CHECK(!decode(frame.experts()));
+}
+
 TEST_CASE("a request survives the wire") {
   EngineRequest r;
   r.id = RequestId(~std::uint64_t{0});

@@ -42,6 +42,7 @@ struct EngineServer::State final : public StreamHost {
   void deliver(std::vector<service::StreamOutput>& outputs);
   void engine_drained();
   std::vector<std::shared_ptr<ServerStream>> streams_now() const;
+  std::shared_ptr<ServerStream> find_stream(service::StreamId id) const;
 
   void run_acceptor();
   void accept(FramedSocket socket);
@@ -49,6 +50,7 @@ struct EngineServer::State final : public StreamHost {
   void on_hello(ServerStream& stream, const wire::Hello& hello) override;
   void on_submit(ServerStream& stream, const wire::Submit& submit) override;
   bool on_cancel(ServerStream& stream, RequestId request) override;
+  void on_expert_query(ServerStream& stream, const wire::ExpertQuery& query) override;
   void on_ended(ServerStream& stream) override;
   void on_cut_off(ServerStream& stream, const std::string& reason) override;
   void on_done(ServerStream& stream) override;
@@ -108,7 +110,7 @@ EngineServer::State::State(EngineServerOptions o,
     load.step = 0;
     load.model = static_cast<std::uint32_t>(known - description.models.begin());
     if (known == description.models.end()) description.models.push_back(model);
-    board.publish(rank, load);
+    board.publish(rank, load, engine_list[rank]->expert_use());
     engines.push_back(std::make_unique<EngineThread>(
         std::move(engine_list[rank]), options.worker, options.mailbox, rank, load.model, board,
         [this](std::vector<service::StreamOutput>& outputs) { deliver(outputs); },
@@ -192,16 +194,15 @@ void EngineServer::State::beat() {
     stream->beat();
 }
 
+std::shared_ptr<ServerStream> EngineServer::State::find_stream(service::StreamId id) const {
+  const std::lock_guard lock(mutex);
+  const auto found = streams.find(id);
+  return found == streams.end() ? nullptr : found->second.stream;
+}
+
 void EngineServer::State::deliver(std::vector<service::StreamOutput>& outputs) {
   const auto send = [this](service::StreamId id, std::span<const service::StreamOutput> group) {
-    std::shared_ptr<ServerStream> stream;
-    {
-      const std::lock_guard lock(mutex);
-      if (const auto found = streams.find(id); found != streams.end()) {
-        stream = found->second.stream;
-      }
-    }
-    if (stream) stream->send(group);
+    if (const auto stream = find_stream(id)) stream->send(group);
   };
   const service::StreamId first = outputs.front().stream;
   if (std::ranges::all_of(outputs, [&](const auto& o) { return o.stream == first; })) {
@@ -276,6 +277,41 @@ bool EngineServer::State::on_cancel(ServerStream& stream, RequestId request) {
   // Only one engine knows the number; the others ignore it.
   return std::ranges::all_of(
       engines, [&](const auto& engine) { return engine->post_cancel({stream.id(), request}); });
+}
+
+void EngineServer::State::on_expert_query(ServerStream& stream, const wire::ExpertQuery& query) {
+  const auto answer = [number = query.number()](Result<ExpertReport> report) {
+    wire::ExpertAnswer out;
+    out.set_number(number);
+    encode(report, out);
+    return out;
+  };
+  std::optional<ExpertMap> map;
+  Status status;
+  if (query.rank() >= engines.size()) {
+    status = fail(ErrorCode::kNotFound,
+                  fmt::format("worker {} has no rank {}", options.name, query.rank()));
+  } else if (query.has_map()) {
+    auto decoded = decode(query.map());
+    if (!decoded) {
+      // What is impossible on the wire is impossible for the engine.
+      status = fail(ErrorCode::kInvalidArgument, std::move(decoded).error().message);
+    } else if (decoded->worker != options.epoch) {
+      status =
+          fail(ErrorCode::kConflict,
+               fmt::format("the expert map was made for another run of worker {}", options.name));
+    } else {
+      map = std::move(*decoded);
+    }
+  }
+  if (status) {
+    // The stream may be gone by the time of the answer.
+    status = engines[query.rank()]->post_experts(
+        {std::move(map), [this, id = stream.id(), answer](Result<ExpertReport> report) {
+           if (const auto to = find_stream(id)) to->answer(answer(std::move(report)));
+         }});
+  }
+  if (!status) stream.answer(answer(std::unexpected(std::move(status).error())));
 }
 
 void EngineServer::State::on_ended(ServerStream& stream) {

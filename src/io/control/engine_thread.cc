@@ -12,9 +12,10 @@ constexpr auto kWaitingTurn = std::chrono::seconds(1);
 
 }  // namespace
 
-void LoadBoard::publish(std::size_t rank, const EngineLoad& load) {
+void LoadBoard::publish(std::size_t rank, const EngineLoad& load, ExpertUse experts) {
   const std::lock_guard lock(mutex_);
   loads_[rank] = load;
+  experts_[rank] = std::move(experts);
 }
 
 std::vector<EngineLoad> LoadBoard::snapshot() const {
@@ -89,6 +90,18 @@ void EngineThread::post_drain() {
   post(service::DrainCommand{});
 }
 
+Status EngineThread::post_experts(service::ExpertsCommand command) {
+  const std::lock_guard lock(mutex_);
+  if (expert_queries_ >= limits_.expert_queries_max) {
+    return fail(
+        ErrorCode::kOverloaded,
+        fmt::format("{} questions about experts wait for the engine already", expert_queries_));
+  }
+  ++expert_queries_;
+  post(std::move(command));
+  return {};
+}
+
 void EngineThread::stop() {
   {
     const std::lock_guard lock(mutex_);
@@ -116,7 +129,7 @@ void EngineThread::run() {
       woken_ = false;
       if (stopping_) return;
       commands.swap(mailbox_);
-      submits_ = prompt_bytes_ = cancels_ = 0;
+      submits_ = prompt_bytes_ = cancels_ = expert_queries_ = 0;
     }
     for (service::WorkerCommand& command : commands)
       loop_.apply(std::move(command), outputs);
@@ -124,7 +137,7 @@ void EngineThread::run() {
     if (loop_.has_work()) loop_.step(outputs);
     EngineLoad load = loop_.load();
     load.model = model_;
-    board_.publish(rank_, load);
+    board_.publish(rank_, load, loop_.expert_use());
     if (!outputs.empty()) deliver_(outputs);
     outputs.clear();
     if (!reported_drained && loop_.drained()) {

@@ -9,7 +9,7 @@
 // Invariants: commands are applied in the order in which they were posted; a command posted while
 // a step runs takes effect before the next one. The load board is written after each turn and read
 // by anyone without waiting for the engine, so a hung engine shows as a step that stands still.
-// Limits: submits and prompt bytes waiting in the mailbox, cancels waiting.
+// Limits: submits and prompt bytes waiting in the mailbox, cancels and expert queries waiting.
 // Errors: post_submit() fails with kOverloaded when the mailbox is full.
 // Concurrency: posts from any thread. stop() waits for the running step to return.
 #pragma once
@@ -29,9 +29,9 @@ namespace penstock::control {
 // The newest load of every rank of this worker.
 class LoadBoard {
  public:
-  explicit LoadBoard(std::size_t ranks) : loads_(ranks) {}
+  explicit LoadBoard(std::size_t ranks) : loads_(ranks), experts_(ranks) {}
 
-  void publish(std::size_t rank, const EngineLoad& load);
+  void publish(std::size_t rank, const EngineLoad& load, ExpertUse experts);
   std::vector<EngineLoad> snapshot() const;
   // Calls `read` with the loads, under the board's lock.
   template <typename Read>
@@ -39,16 +39,23 @@ class LoadBoard {
     const std::lock_guard lock(mutex_);
     read(loads_);
   }
+  // Of all ranks.
+  std::vector<ExpertUse> experts() const {
+    const std::lock_guard lock(mutex_);
+    return experts_;
+  }
 
  private:
   mutable std::mutex mutex_;
   std::vector<EngineLoad> loads_;
+  std::vector<ExpertUse> experts_;
 };
 
 struct MailboxLimits {
   std::size_t submits_max = 4096;
   std::size_t prompt_bytes_max = std::size_t{256} << 20;
   std::size_t cancels_max = 65536;
+  std::size_t expert_queries_max = 64;
 };
 
 class EngineThread {
@@ -71,6 +78,8 @@ class EngineThread {
   bool post_cancel(service::CancelCommand command);
   void post_drop(service::StreamId stream);
   void post_drain();
+  // Fails with kOverloaded when too many wait.
+  Status post_experts(service::ExpertsCommand command);
   // Ends the thread after the current turn; open requests are left as they are.
   void stop();
 
@@ -95,6 +104,7 @@ class EngineThread {
   std::size_t submits_ = 0;
   std::size_t prompt_bytes_ = 0;
   std::size_t cancels_ = 0;
+  std::size_t expert_queries_ = 0;
   bool stopping_ = false;
   bool woken_ = false;
   std::thread thread_;

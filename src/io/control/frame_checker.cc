@@ -60,6 +60,7 @@ Result<std::vector<EngineOutput>> FrameChecker::check(const wire::WorkerFrame& f
   if (frame.has_handoffs()) {
     TRY(handoffs_, decode(frame.handoffs()));
   }
+  TRY_STATUS(check_experts(frame));
   std::vector<EngineOutput> outputs;
   outputs.reserve(static_cast<std::size_t>(frame.outputs_size()));
   for (const wire::Output& output : frame.outputs())
@@ -84,6 +85,24 @@ Status FrameChecker::check_loads(const wire::WorkerFrame& frame) {
     }
   }
   loads_ = std::move(loads);
+  return {};
+}
+
+Status FrameChecker::check_experts(const wire::WorkerFrame& frame) {
+  if (!frame.experts().empty()) {
+    if (static_cast<std::size_t>(frame.experts_size()) != loads_.size()) {
+      return broken(fmt::format("expert loads of {} ranks, there are {}", frame.experts_size(),
+                                loads_.size()));
+    }
+    TRY(experts_, decode(frame.experts()));
+  }
+  for (const wire::ExpertAnswer& answer : frame.expert_answers()) {
+    if (expert_queries_.erase(answer.number()) == 0)
+      return broken(
+          fmt::format("an answer to expert query {}, which nobody asked", answer.number()));
+    TRY(auto report, decode(answer));
+    expert_answers_.push_back({answer.number(), std::move(report)});
+  }
   return {};
 }
 

@@ -297,4 +297,35 @@ TEST_CASE("opened() refuses unknown models and empty requests") {
   CHECK(checker.opened(r).error().code == ErrorCode::kInvalidArgument);
 }
 
+TEST_CASE("expert loads and answers: of all ranks, and only to what was asked") {
+  FrameChecker checker = ready();
+  Frame frame;
+  frame.set_step(11);
+  for (int rank = 0; rank < 2; ++rank) {
+    frame.add_experts()->add_picks(5);
+    frame.mutable_experts(rank)->add_paced(6);
+  }
+  REQUIRE(checker.check(frame));
+  REQUIRE(checker.experts().size() == 2);
+  CHECK(checker.experts()[1].paced == std::vector<std::uint64_t>{6});
+  Frame plain;
+  plain.set_step(11);
+  REQUIRE(checker.check(plain));
+  CHECK(checker.experts().size() == 2);  // as before
+
+  checker.asked(4);
+  plain.add_expert_answers()->set_number(4);
+  plain.mutable_expert_answers(0)->set_error_code(static_cast<std::uint32_t>(ErrorCode::kConflict));
+  REQUIRE(checker.check(plain));
+  const auto answers = checker.take_expert_answers();
+  REQUIRE(answers.size() == 1);
+  CHECK(answers[0].report.error().code == ErrorCode::kConflict);
+  CHECK(checker.take_expert_answers().empty());
+  CHECK(!checker.check(plain));  // answered twice
+
+  FrameChecker other = ready();
+  frame.mutable_experts()->RemoveLast();
+  CHECK(!other.check(frame));
+}
+
 }  // namespace penstock::control

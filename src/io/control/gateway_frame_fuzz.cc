@@ -69,6 +69,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const std::uint64_t id : frame.cancels()) {
       loop.apply(service::CancelCommand{stream, RequestId(id)}, outputs);
     }
+    for (const wire::ExpertQuery& query : frame.expert_queries()) {
+      auto map = decode(query.map());
+      if (!map) continue;
+      wire::ExpertMap again;
+      encode(*map, again);
+      ENSURE(again.slots_size() == query.map().slots_size());
+      loop.apply(service::ExpertsCommand{std::move(*map), [](const Result<ExpertReport>&) {}},
+                 outputs);
+    }
     if (loop.has_work() && frame.cancels_size() % 2 == 0) loop.step(outputs);
     for (const auto& output : outputs) {
       ENSURE(output.output.finish);

@@ -36,6 +36,12 @@ void PendingFrame::add(const EngineOutput& output, bool has_logprobs) {
   append(output, has_logprobs, *frame_.add_outputs());
 }
 
+void PendingFrame::add(wire::ExpertAnswer answer) {
+  due_ = true;
+  bytes_ += answer.ByteSizeLong() + kOutputBytes;
+  *frame_.add_expert_answers() = std::move(answer);
+}
+
 void PendingFrame::take(wire::WorkerFrame& out) {
   out.Clear();
   out.Swap(&frame_);

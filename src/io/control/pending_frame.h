@@ -5,7 +5,7 @@
 // frame per step. The stream cuts the gateway off when bytes() passes its limit.
 //
 // Invariants: the merged frame means the same as its parts one after the other.
-// Units: bytes() is an estimate from above of the encoded size of outputs.
+// Units: bytes() is an estimate from above of the encoded size of outputs and answers.
 // Concurrency: one thread at a time. Pure.
 #pragma once
 
@@ -21,6 +21,7 @@ namespace penstock::control {
 class PendingFrame {
  public:
   void add(const EngineOutput& output, bool has_logprobs);
+  void add(wire::ExpertAnswer answer);
   // Marks that a frame is due even without outputs (a heartbeat).
   void touch() { due_ = true; }
   // Where the caller puts step, loads and draining; kept until take().

@@ -23,13 +23,13 @@ void ServerStream::start() {
   reader_ = std::thread([this] { run_reader(); });
 }
 
-void ServerStream::send(std::span<const service::StreamOutput> outputs) {
+template <typename Add>
+void ServerStream::add_and_write(Add add) {
   bool overflow = false;
   {
     const std::lock_guard lock(mutex_);
     if (closing_) return;
-    for (const auto& output : outputs)
-      pending_.add(output.output, output.has_logprobs);
+    add();
     overflow = writing_ && pending_.bytes() > limits_.pending_bytes_max;
     if (!overflow) write_if_idle();
   }
@@ -37,6 +37,17 @@ void ServerStream::send(std::span<const service::StreamOutput> outputs) {
     cut_off(fmt::format("the gateway reads too slowly: more than {} bytes pending",
                         limits_.pending_bytes_max));
   }
+}
+
+void ServerStream::send(std::span<const service::StreamOutput> outputs) {
+  add_and_write([&] {
+    for (const auto& output : outputs)
+      pending_.add(output.output, output.has_logprobs);
+  });
+}
+
+void ServerStream::answer(wire::ExpertAnswer answer) {
+  add_and_write([&] { pending_.add(std::move(answer)); });
 }
 
 void ServerStream::beat() {
@@ -81,6 +92,8 @@ void ServerStream::build_frame() {
   frame.set_draining(host_.draining());
   if (std::exchange(beating_, false)) {
     if (const auto use = host_.handoffs()) encode(*use, *frame.mutable_handoffs());
+    for (const ExpertUse& use : board_.experts())
+      encode(use, *frame.add_experts());
   }
   board_.visit([&](const std::vector<EngineLoad>& loads) {
     std::uint64_t steps = 0;
@@ -149,6 +162,8 @@ bool ServerStream::handle(const wire::GatewayFrame& frame, std::string& reason) 
     reason = "more cancels than requests could be open";
     return false;
   }
+  for (const wire::ExpertQuery& query : frame.expert_queries())
+    host_.on_expert_query(*this, query);
   return true;
 }
 

@@ -40,6 +40,7 @@ class StreamHost {
   virtual void on_submit(ServerStream& stream, const wire::Submit& submit) = 0;
   // False when the gateway sends too many.
   virtual bool on_cancel(ServerStream& stream, RequestId request) = 0;
+  virtual void on_expert_query(ServerStream& stream, const wire::ExpertQuery& query) = 0;
   // Nothing more will come from the gateway; called once.
   virtual void on_ended(ServerStream& stream) = 0;
   virtual void on_cut_off(ServerStream& stream, const std::string& reason) = 0;
@@ -70,6 +71,8 @@ class ServerStream {
   void start();
   // Writes the outputs in a frame of their own, or merges them into the next.
   void send(std::span<const service::StreamOutput> outputs);
+  // Likewise an answer to an expert query.
+  void answer(wire::ExpertAnswer answer);
   // Writes a frame with the load alone, and cuts the gateway off when it has stalled.
   void beat();
   // Writes what is pending with `reason`, and then ends the stream; later outputs are dropped.
@@ -83,6 +86,9 @@ class ServerStream {
   bool handle(const wire::GatewayFrame& frame, std::string& reason);
   bool greet(const wire::Hello& hello, std::string& reason);
 
+  // Lets `add` put something into the pending frame, and writes it if that is possible.
+  template <typename Add>
+  void add_and_write(Add add);
   // With the mutex held.
   void write_if_idle();
   void build_frame();

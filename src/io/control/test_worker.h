@@ -2,11 +2,13 @@
 //
 // ScriptedEngine gives every choice of every request one token a step: token i of choice c is
 // (first prompt token + i + 1000 c) mod vocabulary, until max_tokens. With `permits` set, a step
-// waits for a permit, which makes an engine slow or hung at will.
+// waits for a permit, which makes an engine slow or hung at will. It claims one layer of two
+// experts, of which every request picks the first once, and takes maps of two ranks.
 #pragma once
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <filesystem>
@@ -81,6 +83,7 @@ class ScriptedEngine final : public service::WorkerEngine {
       return fail(ErrorCode::kInvalidArgument, "the prompt is empty", "messages");
     }
     open_.emplace(request.id.value, Open{std::move(request), 0});
+    ++submitted_;
     note([&](EngineProbe& p) { ++p.submitted_; });
     return {};
   }
@@ -123,6 +126,18 @@ class ScriptedEngine final : public service::WorkerEngine {
     load.kv_tokens_total = Tokens(4096);
     return load;
   }
+  ExpertUse expert_use() const override { return {map_.version, 0, {submitted_}, {submitted_}}; }
+  ExpertReport expert_report() const override {
+    ExpertReport report{0, 1, 2, {submitted_, 0}, map_, {}};
+    if (map_.version != 0) report.rank_picks = {0, submitted_};
+    return report;
+  }
+  Status set_expert_map(const ExpertMap& map) override {
+    if (std::ranges::find(map.slots, 0) == map.slots.end())
+      return fail(ErrorCode::kInvalidArgument, "expert 0 is nowhere");
+    map_ = map;
+    return {};
+  }
 
  private:
   struct Open {
@@ -151,6 +166,9 @@ class ScriptedEngine final : public service::WorkerEngine {
   std::shared_ptr<EngineProbe> probe_;
   Pace pace_;
   std::map<std::uint64_t, Open> open_;
+  // One layer of two experts; all go to expert 0.
+  std::uint64_t submitted_ = 0;
+  ExpertMap map_;
 };
 
 // A folder of its own for the socket, removed at the end.

@@ -53,6 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       ENSURE(sum <= 8);
     }
     if (std::exchange(opened, true)) continue;
+    checker.asked(1);
     for (std::uint64_t id = 1; id <= 2; ++id) {
       if (!checker.opened(request(id, 2, id == 1 ? 2 : -1))) return 0;
     }

@@ -52,6 +52,9 @@ class EmbeddedEngine final : public service::WorkerEngine {
   bool has_work() const override;
   void step(std::vector<EngineOutput>& outputs) override;
   EngineLoad load() const override;
+  ExpertUse expert_use() const override { return engine_->expert_use(); }
+  ExpertReport expert_report() const override { return engine_->expert_report(); }
+  Status set_expert_map(const ExpertMap& map) override { return engine_->set_expert_map(map); }
   void set_waker(std::function<void()> waker) override { waker_ = std::move(waker); }
 
  private:

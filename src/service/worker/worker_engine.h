@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "domain/engine.h"
+#include "domain/experts.h"
 
 namespace penstock::service {
 
@@ -32,6 +33,16 @@ class WorkerEngine {
   // Runs one iteration and appends its outputs.
   virtual void step(std::vector<EngineOutput>& outputs) = 0;
   virtual EngineLoad load() const = 0;
+  // Where the experts of the model run and what they got; nothing without routed experts.
+  virtual ExpertUse expert_use() const { return {}; }
+  virtual ExpertReport expert_report() const { return {}; }
+  // Runs the experts where the map says, from the next step on; no answer changes. Fails with
+  // kInvalidArgument for a map that is impossible for this model, kUnsupported where there is
+  // nothing to place.
+  virtual Status set_expert_map(const ExpertMap& map) {
+    static_cast<void>(map);
+    return fail(ErrorCode::kUnsupported, "this engine places no experts", "map");
+  }
   // `waker` may be called from any thread when has_work() has become true by itself.
   virtual void set_waker(std::function<void()> waker) { static_cast<void>(waker); }
 };

@@ -94,6 +94,31 @@ void WorkerLoop::on(DrainCommand, std::vector<StreamOutput>&) {
   draining_ = true;
 }
 
+Status WorkerLoop::take_map(const ExpertMap& map) {
+  if (map.version <= map_version_) {
+    return fail(ErrorCode::kConflict,
+                "expert map " + std::to_string(map.version) + " is old: this rank uses map " +
+                    std::to_string(map_version_),
+                "map");
+  }
+  if (map.replaces != map_version_) {
+    return fail(ErrorCode::kConflict,
+                "expert map " + std::to_string(map.version) + " was made to replace map " +
+                    std::to_string(map.replaces) + ", this rank uses map " +
+                    std::to_string(map_version_),
+                "map");
+  }
+  TRY_STATUS(engine_.set_expert_map(map));
+  map_version_ = map.version;
+  return {};
+}
+
+void WorkerLoop::on(ExpertsCommand command, std::vector<StreamOutput>&) {
+  Status taken = command.map ? take_map(*command.map) : Status();
+  command.reply(taken ? Result<ExpertReport>(engine_.expert_report())
+                      : std::unexpected(std::move(taken).error()));
+}
+
 void WorkerLoop::step(std::vector<StreamOutput>& outputs) {
   step_outputs_.clear();
   engine_.step(step_outputs_);

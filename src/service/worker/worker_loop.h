@@ -10,14 +10,17 @@
 // ends the request, unless its stream was dropped: then nothing more comes. Requests of one stream
 // are invisible to another, whatever numbers they use. load().step counts steps and never falls.
 // Errors: a refused submit (duplicate number, draining, too many open, or the engine's own reasons)
-// is a kError output for that request only. An engine that breaks its contract (unknown choice,
-// tokens after finish) ends that request with kInternal.
-// Concurrency: one thread. Source: design.md section 4; docs/protocol/engine.md.
+// is a kError output for that request only. An expert map is refused with kConflict unless it is
+// newer than the one in use and made to replace exactly that. An engine that breaks its contract
+// (unknown choice, tokens after finish) ends that request with kInternal. Concurrency: one thread.
+// Source: design.md section 4; docs/protocol/engine.md.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -45,7 +48,14 @@ struct DropStreamCommand {
 };
 // No new requests from now on; running ones finish.
 struct DrainCommand {};
-using WorkerCommand = std::variant<SubmitCommand, CancelCommand, DropStreamCommand, DrainCommand>;
+// Asks for the expert loads, after the map has been applied if there is one. `reply` is called
+// once, while the command is applied.
+struct ExpertsCommand {
+  std::optional<ExpertMap> map;
+  std::function<void(Result<ExpertReport>)> reply;
+};
+using WorkerCommand =
+    std::variant<SubmitCommand, CancelCommand, DropStreamCommand, DrainCommand, ExpertsCommand>;
 
 struct StreamOutput {
   StreamId stream;
@@ -72,6 +82,7 @@ class WorkerLoop {
   void turn() { ++steps_; }
 
   EngineLoad load() const;
+  ExpertUse expert_use() const { return engine_.expert_use(); }
   std::size_t open() const { return open_.size(); }
   // True once draining and nothing is open: the process may end.
   bool drained() const { return draining_ && open_.empty(); }
@@ -91,6 +102,8 @@ class WorkerLoop {
   void on(CancelCommand command, std::vector<StreamOutput>& outputs);
   void on(DropStreamCommand command, std::vector<StreamOutput>& outputs);
   void on(DrainCommand command, std::vector<StreamOutput>& outputs);
+  void on(ExpertsCommand command, std::vector<StreamOutput>& outputs);
+  Status take_map(const ExpertMap& map);
   Status admit(const SubmitCommand& command) const;
   void forward(EngineOutput output, std::vector<StreamOutput>& outputs);
   void erase(OpenMap::iterator open);
@@ -102,6 +115,7 @@ class WorkerLoop {
   std::map<std::pair<StreamId, RequestId>, RequestId> by_stream_;
   std::uint64_t last_local_id_ = 0;
   std::uint64_t steps_ = 0;
+  std::uint64_t map_version_ = 0;
   bool draining_ = false;
   std::vector<EngineOutput> step_outputs_;  // reused between steps
 };

@@ -33,6 +33,18 @@ class ScriptedEngine final : public WorkerEngine {
     return load;
   }
 
+  ExpertReport expert_report() const override {
+    ExpertReport report;
+    report.map = map;
+    return report;
+  }
+  Status set_expert_map(const ExpertMap& wanted) override {
+    if (refuse) return fail(ErrorCode::kInvalidArgument, "impossible", "map");
+    map = wanted;
+    return {};
+  }
+
+  ExpertMap map;
   bool refuse = false;
   std::vector<RequestId> submitted;
   std::vector<RequestId> cancelled;
@@ -189,6 +201,37 @@ TEST_CASE("an error of one choice ends the request") {
   CHECK(f.outputs.size() == 1);
   CHECK(f.loop.open() == 0);
   CHECK(f.engine.cancelled.size() == 1);
+}
+
+TEST_CASE("an expert map must be newer than the one in use and made to replace it") {
+  Fixture f;
+  const auto push = [&](std::uint64_t version, std::uint64_t replaces) {
+    ExpertMap map;
+    map.version = version;
+    map.replaces = replaces;
+    std::optional<Result<ExpertReport>> answer;
+    f.loop.apply(ExpertsCommand{map, [&](Result<ExpertReport> report) { answer = report; }},
+                 f.outputs);
+    REQUIRE(answer);
+    return answer->has_value() ? Status() : std::unexpected(answer->error());
+  };
+  CHECK(push(0, 0).error().code == ErrorCode::kConflict);
+  CHECK(push(5, 4).error().code == ErrorCode::kConflict);  // made for a rank that holds map 4
+  f.engine.refuse = true;
+  CHECK(push(5, 0).error().message == "impossible");
+  f.engine.refuse = false;
+  CHECK(push(5, 0));  // the refused one was not taken
+  CHECK(push(5, 5).error().code == ErrorCode::kConflict);
+  CHECK(push(4, 5).error().code == ErrorCode::kConflict);
+  CHECK(push(9, 0).error().code == ErrorCode::kConflict);
+  CHECK(push(6, 5));
+  CHECK(f.engine.map.version == 6);
+  std::uint64_t version = 0;
+  f.loop.apply(ExpertsCommand{std::nullopt,
+                              [&](Result<ExpertReport> report) { version = report->map.version; }},
+               f.outputs);
+  CHECK(version == 6);
+  CHECK(f.outputs.empty());
 }
 
 TEST_CASE("random commands: every submit ends once, dropped streams stay silent") {
