@@ -21,6 +21,9 @@ struct Xxh3 {
   // XXH3_state_t; a variant's own is laid out alike, but has another name to the compiler.
   void (*update)(void* state, const void* bytes, std::size_t size);
   std::uint64_t (*digest)(const void* state);
+  // Copies bytes that don't overlap and updates with what it has written, in one pass when it is
+  // the first of the state. From 32 KiB on it writes past the caches, when `to` is aligned to 64.
+  void (*copy)(void* state, void* to, const void* from, std::size_t size);
 };
 
 extern const Xxh3 kXxh3Baseline;

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/hash.h"
@@ -33,6 +34,20 @@ TEST_CASE("all variants give libxxhash's values, whole and in pieces, at every a
         done += piece;
       }
       REQUIRE(variant->digest(&state) == expected);
+      // A copy, and whatever comes after it.
+      const std::size_t first = round % 2 == 0 ? size : rng.below(size + 1);
+      std::vector<unsigned char> copy(size + 128, 0xee);
+      const std::size_t to = round % 4 == 0
+                                 ? (64 - reinterpret_cast<std::uintptr_t>(copy.data()) % 64) % 64
+                                 : rng.below(64);
+      XXH3_64bits_reset(&state);
+      variant->copy(&state, copy.data() + to, bytes.data() + at, first);
+      variant->copy(&state, copy.data() + to + first, bytes.data() + at + first, size - first);
+      REQUIRE(variant->digest(&state) == expected);
+      REQUIRE(std::equal(copy.begin() + static_cast<std::ptrdiff_t>(to),
+                         copy.begin() + static_cast<std::ptrdiff_t>(to + size),
+                         bytes.begin() + static_cast<std::ptrdiff_t>(at)));
+      REQUIRE(std::count(copy.begin(), copy.end(), 0xee) >= 128);
     }
     REQUIRE(checksum64(std::as_bytes(std::span(bytes).subspan(at, size))) == expected);
   }
