@@ -17,6 +17,7 @@ class SimClient::Exchange final : public HttpExchange {
   void on_disconnect(std::function<void()> call) override {
     client_->disconnect_ = std::move(call);
   }
+  void set_deadline(Instant deadline) override { client_->deadline_ = deadline; }
   Task<Status> respond(HttpResponse response) override {
     client_->status = response.status;
     const Status sent = co_await client_->put(std::move(response.body));
@@ -69,9 +70,11 @@ Task<Status> SimClient::put(std::string bytes) {
   while (socket.size() > kSocketBytes) {
     OneShot<bool> room;
     room_ = &room;
-    const Clock::TimerId timer = clock_.call_at(progress_at_ + write_timeout_, [this] {
-      if (room_ != nullptr) std::exchange(room_, nullptr)->set(false);
-    });
+    const Instant last = std::max(deadline_, clock_.now() + std::chrono::seconds(1));
+    const Clock::TimerId timer =
+        clock_.call_at(std::min(progress_at_ + write_timeout_, last), [this] {
+          if (room_ != nullptr) std::exchange(room_, nullptr)->set(false);
+        });
     const bool woken = co_await room;
     clock_.cancel(timer);
     if (is_gone()) co_return fail(ErrorCode::kCancelled, "the client is gone");

@@ -64,6 +64,7 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
   OneShot<bool>* room_ = nullptr;  // of the write that waits
   std::function<void()> disconnect_;
   Instant progress_at_;
+  Instant deadline_ = Instant::max();
 };
 
 }  // namespace penstock::simulated

@@ -21,6 +21,7 @@ struct Answered {
   bool refuse_writes = false;  // as if the client had gone
   int stalls_after = -1;       // writes; then the client reads no more, until the write time-out
   std::function<void()> disconnect;
+  Instant deadline;
 
   std::string header(std::string_view name) const {
     for (const HttpHeader& h : headers) {
@@ -39,6 +40,7 @@ class FakeExchange final : public HttpExchange {
   void on_disconnect(std::function<void()> call) override {
     answered_->disconnect = std::move(call);
   }
+  void set_deadline(Instant deadline) override { answered_->deadline = deadline; }
   Task<Status> respond(HttpResponse response) override {
     answered_->status = response.status;
     answered_->content_type = std::move(response.content_type);

@@ -9,6 +9,7 @@ namespace {
 using enum ErrorCode;
 
 constexpr std::size_t kReadBytes = 8 << 10;
+constexpr Duration kLastWords = std::chrono::seconds(1);  // for a write after the deadline
 constexpr std::size_t kBodyReadBytes = 64 << 10;
 // A client may send this much ahead of its current answer; then we stop reading.
 constexpr std::size_t kPipelineBytes = 64 << 10;
@@ -313,7 +314,10 @@ void Connection::write_more() {
   const auto skip = std::min(out_done_, first.size());
   first.remove_prefix(skip);
   second.remove_prefix(out_done_ - skip);
-  write_deadline_ = core_->clock.now() + core_->options.limits.write_timeout;
+  const Instant now = core_->clock.now();
+  write_deadline_ = now + core_->options.limits.write_timeout;
+  if (exchange_ != nullptr)
+    write_deadline_ = std::min(write_deadline_, std::max(exchange_->deadline_, now + kLastWords));
   arm();
   stream_->write_some(first, second, shared_from_this());
 }

@@ -134,6 +134,7 @@ class Exchange final : public HttpExchange {
 
   const HttpRequest& request() const override { return request_; }
   void on_disconnect(std::function<void()> call) override;
+  void set_deadline(Instant deadline) override { deadline_ = deadline; }
   Task<Status> respond(HttpResponse response) override;
   void begin_stream(int status, std::string content_type, std::vector<HttpHeader> headers) override;
   Task<Status> write(std::string chunk) override;
@@ -156,6 +157,7 @@ class Exchange final : public HttpExchange {
   std::string stream_head_;
   std::function<void()> disconnect_call_;
   bool disconnected_ = false;
+  Instant deadline_ = Instant::max();
   Error failure_;  // why writes fail now
 };
 

@@ -337,6 +337,34 @@ TEST_CASE("a reader that stops reading fails the write after the time-out, with 
   CHECK(server.counters().write_timeouts == 1);
 }
 
+TEST_CASE("a write under way ends at the answer's deadline, and last words are still sent") {
+  Status blocked;
+  TestServer server({}, [&](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    if (exchange->request().path == "/late") {
+      exchange->set_deadline(exchange->request().received_at - std::chrono::seconds(5));
+      exchange->begin_stream(200, "text/plain", {});
+      static_cast<void>(co_await exchange->write("sorry"));
+      static_cast<void>(co_await exchange->finish());
+      co_return;
+    }
+    exchange->set_deadline(exchange->request().received_at + std::chrono::milliseconds(1500));
+    exchange->begin_stream(200, "application/octet-stream", {});
+    while (blocked)
+      blocked = co_await exchange->write(std::string(1 << 20, 'x'));
+  });
+  ClientRequest late;
+  late.url = "http://127.0.0.1:" + std::to_string(server.port()) + "/late";
+  const auto answer = send(late);
+  REQUIRE(answer.has_value());
+  CHECK(answer->body == "sorry");
+  RawClient client(server.port());
+  REQUIRE(client.send(kGet));
+  REQUIRE(server.until([](const ServerCounters& c) { return c.requests == 2; }));
+  server.drain();  // ends long before the write time-out of 30 s
+  REQUIRE_FALSE(blocked.has_value());
+  CHECK(blocked.error().code == ErrorCode::kDeadlineExceeded);
+}
+
 TEST_CASE("slow heads, slow bodies and idle connections are closed and counted") {
   ServerOptions options;
   options.limits.header_timeout = std::chrono::milliseconds(30);
