@@ -133,6 +133,13 @@ Status FaultyTransport::send(PeerId peer, std::string_view message) {
   std::string bytes(message);
   if (plan_.strikes(kind + ".extra")) bytes.push_back('\0');
   if (kind == "attach" && plan_.strikes("attach.alter")) ++bytes.at(kAttachLayers);
+  if (kind == "attach" && plan_.strikes("attach.strange")) {
+    std::string strange(message);
+    ++strange.at(kAttachLayers);
+    later(plan_.delay("attach.strange"), peer, [this, peer, strange](Peer& p) {
+      if (!p.ended) static_cast<void>(inner_->send(peer, strange));
+    });
+  }
   const int times = plan_.strikes(kind + ".twice") ? 2 : 1;
   const bool holds = plan_.strikes(kind + ".hold");
   if (!holds && state.held.empty()) {

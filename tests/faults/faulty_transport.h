@@ -13,7 +13,7 @@
 //   connect.{fail,delay}, cut.{tick,message,read}, lost.hold (the end of an accepted one is told
 //   late) stall: this thread sleeps, so nothing is read, renewed or answered (looked at every 50
 //   ms) KIND.{drop,hold,twice,extra}, attach.alter    KIND: a message's name in
-//   docs/protocol/handoff.md
+//   docs/protocol/handoff.md; attach.strange: one more comes later, which asks for another layout
 //
 // Errors and concurrency: as Transport. The plan's choices are a function of the seed and of the
 // order of calls.

@@ -26,6 +26,40 @@ def rare(edges, counts):
             if fault and count < HITS_MIN and name not in UNREACHABLE]
 
 
+class Gains:
+    """What each plan of faults is good for: the edges that were taken while it was on."""
+
+    def __init__(self, hits):
+        self.hits = hits
+        self.of = {}  # (phase, number of the plan) -> [turns, hits of each edge]
+
+    def now(self):
+        return list(self.hits.counts)
+
+    def note(self, plan, before):
+        turns, gained = self.of.get(plan, (0, [0] * len(before)))
+        fresh = [new - old for new, old in zip(self.hits.counts, before)]
+        self.of[plan] = (turns + 1, [a + b for a, b in zip(gained, fresh)])
+
+    def worth(self, plan):
+        """Hits of edges that are still rare, to be expected of another turn; infinite before the
+        first."""
+        if plan not in self.of:
+            return float("inf")
+        turns, gained = self.of[plan]
+        wanted = 0.0
+        for (name, fault), have, amount in zip(self.hits.edges, self.hits.counts, gained):
+            if fault and have < HITS_MIN and name not in UNREACHABLE:
+                # The first hits of an edge count for more than the last.
+                wanted += min(HITS_MIN - have, amount / turns) * (1 + (HITS_MIN - have) / HITS_MIN)
+        return wanted
+
+    def best(self, phase, plans, turn):
+        """The number of the plan for the next turn; in their order when none stands out."""
+        worth = [self.worth((phase, i)) for i in range(plans)]
+        return max(range(plans), key=lambda i: (worth[i], -((i - turn) % plans)))
+
+
 def show(edges, counts):
     """Prints the table; rare()."""
     check_names(edges)

@@ -36,6 +36,7 @@ class Run:
         self.rng = random.Random(options.seed)
         self.stop_max = 3 if options.short else 10
         self.hits = pd_watch.Hits()
+        self.gains = pd_edges.Gains(self.hits)
         self.requests = pd_load.make_requests(options.seed, 30 if options.short else 60)
         self.answers = None
         self.totals = {"whole": 0, "honest errors": 0, "left": 0, "cut": 0}
@@ -152,12 +153,18 @@ def main():
                 left = end - time.monotonic()
                 # A phase's start, warm-up and quiet take some ten seconds, too.
                 seconds = max(6, left / (len(kinds) - i) - 10) if options.short else 30
+                if is_long and round_ == 0:
+                    seconds = max(15, len(getattr(kind, "plans", [])) * (kind.turn + 0.3) + 1)
                 if left > 0 or options.short or is_long and run.rare():
                     run.phase(kind, seconds, f"{options.seed}/{round_}/{i}")
             round_ += 1
             if options.short:
                 break
-            kinds = kinds if time.monotonic() < end else pd_parts.PARTS_PHASES
+            kinds = plan(options)
+            if is_long and run.rare():
+                # The phases whose plans reach what is still rare.
+                kinds = [max(pd_parts.PARTS_PHASES, key=lambda kind: max(
+                    run.gains.worth((kind.__name__.lower(), i)) for i in range(len(kind.plans))))]
     finally:
         rare = pd_edges.show(run.hits.edges, run.hits.counts)
     print(f"{run.totals}; faults: {run.faults}; {time.monotonic() - began:.0f} s")

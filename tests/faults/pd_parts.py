@@ -1,7 +1,8 @@
 """The phases with test workers: broken transports, broken streams to the gateway, stalls, limits.
 
 Each phase takes turns between plans of faults, a few seconds each (faulty_transport.h, pd_proxy.py
-say what the names mean), so that states that last are left in every way. The handoff's times are
+say what the names mean), so that states that last are left in every way: each plan once, then those
+that reached most of the edges that are still rare. The handoff's times are
 short, so that its deadlines pass often.
 """
 import os
@@ -38,6 +39,7 @@ NONSENSE = mix(alive_extra=200, attached_extra=10, part_extra=10, closed_extra=5
                renewed_extra=150, renew_extra=30, attached_hold=(200, 600), part_hold=(100, 300),
                closed_hold=(800, 900), read_delay=(600, 500))
 TWICE = mix(attach_alter=600, attach_twice=500, attach_hold=(800, 1000))
+STRANGE = mix(attach_strange=(900, 900), read_delay=(500, 400))
 STALLS = mix(stall=(18, 4000), closed_drop=300, read_delay=(100, 300))
 SILENCE = mix(alive_drop=1000, attached_drop=1000, part_drop=1000, closed_drop=1000,
               renewed_drop=1000, ended_drop=1000)
@@ -57,7 +59,6 @@ class Parts(Phase):
     limits = {}
     lease = 1.5
     plans = []
-    turn = 4.0
 
     def open(self):
         options = ["--handoff-lease", f"{self.lease}s"]
@@ -71,12 +72,15 @@ class Parts(Phase):
         turns = 0
         going = True
         while going:
-            self.service.plan(self.plans[turns % len(self.plans)])
+            number = self.run.gains.best(self.name, len(self.plans), turns)
+            before = self.run.gains.now()
+            self.service.plan(self.plans[number])
             turns += 1
             # Between plans all is well for a moment, so that states are entered.
             going = self.sleep(self.turn, end)
             self.service.plan([])
             going = going and self.sleep(0.3, end)
+            self.run.gains.note((self.name, number), before)
         self.done["plans"] = turns
 
 
@@ -91,7 +95,7 @@ class Cuts(Parts):
 
 class Holders(Parts):
     """Several readers may be reading when a handoff ends."""
-    plans = [HOLDERS]
+    plans = [HOLDERS, mix(HOLDERS, read_refuse=30), mix(HOLDERS, read_ruin=20)]
     limits = {"reader.reads_max": 4}
     prompts = (900, 4096)
     leave = 0.7
@@ -100,7 +104,7 @@ class Holders(Parts):
 
 class Messages(Parts):
     """Messages are lost, late, twice, and nonsense."""
-    plans = [LOST, NONSENSE, LATE, TWICE, LEASES, NONSENSE]
+    plans = [LOST, NONSENSE, LATE, TWICE, LEASES, STRANGE]
     limits = {"reader.reads_max": 4}
     turn = 3.0
     clients = 14
@@ -111,11 +115,21 @@ class Closings(Parts):
     # Lost rather than late: what is late keeps all that comes after it on the connection.
     plans = [mix(closed_drop=700, cut_tick=40), mix(closed_drop=700, stall=(20, 3500)),
              CONNECTS, SLOW_CONNECTS, mix(closed_drop=700, alive_extra=300, renewed_extra=200), mix(closed_drop=900),
-             mix(closed_drop=700, renew_drop=800)]
+             mix(closed_drop=700, renew_drop=800), mix(closed_drop=900, attach_strange=(900, 700))]
     limits = {"reader.whole": 2500, "reader.silent": 3000}
     prompts = (0, 400)
     leave = 0.5
     turn = 3.0
+
+
+class Crowd(Parts):
+    """Long prompts wait for their turn, with readers attached, and their clients leave."""
+    plans = [mix(), CUTS, HOLDERS, mix(cut_tick=80, connect_delay=(1000, 650)),
+             mix(HOLDERS, attach_strange=(500, 900)), LEASES]
+    limits = {"reader.reads_max": 4, "reader.whole": 1500}
+    prompts = (1500, 4096)
+    leave = 0.8
+    clients = 24
 
 
 class Stalls(Parts):
@@ -133,6 +147,15 @@ class Silence(Parts):
     turn = 1.5
     lease = 4
     limits = {"reader.silent": 700, "reader.attach": 2500, "reader.reads_max": 4}
+
+
+class Silences(Parts):
+    """Owners of short prompts say nothing any more, when all has been read or while reads wait."""
+    plans = [mix(alive_drop=1000, renewed_drop=1000, closed_drop=900),
+             mix(alive_drop=1000, renewed_drop=1000, closed_drop=900, read_delay=(1000, 1500))]
+    prompts = (0, 800)
+    lease = 4
+    limits = {"reader.silent": 700}
 
 
 class Limits(Parts):
@@ -161,6 +184,7 @@ def over_tcp(kind):
     return type(f"{kind.__name__}Tcp", (kind,), {"transport": "tcp", "__doc__": kind.__doc__})
 
 
-PARTS_PHASES = [Cuts, Holders, Messages, Closings, Stalls, Silence, Limits, Reads, Frames]
+PARTS_PHASES = [Cuts, Holders, Messages, Closings, Crowd, Stalls, Silence, Silences, Limits,
+                Reads, Frames]
 PARTS_PHASES += [over_tcp(kind) for kind in PARTS_PHASES]
 SHORT_PARTS_PHASES = [over_tcp(Cuts), Messages, over_tcp(Reads)]

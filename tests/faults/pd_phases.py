@@ -21,6 +21,7 @@ class Phase:
     pools = "prefill=1,decode=1"
     lease = 3          # seconds
     flags = ()
+    turn = 4.0  # seconds of a plan of faults
 
     def __init__(self, run, rng):
         self.run, self.rng = run, rng
