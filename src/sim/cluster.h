@@ -1,29 +1,36 @@
 // A cluster in virtual time: gateways, prefill and decode engines, a KV cache, and the policies.
 //
-// Every arrival is placed on a prefill rank by the prefill policy, loads its hit, waits and is
-// computed; when its first chunk starts, the decode policy reserves a decode rank; when it is
-// computed, its last chunk's KV is transferred (the rest went while it was computed) and it decodes
-// to its end. The policies are the objects that the gateway runs; engines follow the profile's
-// laws. Gateways take turns with arrivals and see ranks through late or lost reports.
+// Every arrival waits in its gateway's queue until a prefill rank is ready for it (or is placed at
+// once, without a queue), loads its hit, waits and is computed; when its first chunk starts, the
+// decode policy reserves a decode rank; when it is computed, its last chunk's KV is transferred
+// (the rest went while it was computed) and it decodes to its end. The policies are the objects
+// that the gateway runs; engines follow the profile's laws. Gateways take turns with arrivals and
+// see ranks through late or lost reports, and the cache through late or lost events.
+//
+// Engines can fail, leave and come back. What a failed engine had is placed again: prompts are
+// computed anew, answers with what they have already. Gateways notice after `notice`.
 //
 // Invariants: one seed, one digest. Arrivals before `warmup` count for nothing but the state.
-// Errors: kInvalidArgument for a profile that validate() refuses, unknown policies, no arrivals.
+// Errors: kInvalidArgument for a profile that validate() refuses, unknown policies, no arrivals,
+// changes of engines that are not there.
 // Concurrency: one thread. Source: design.md section 9.
 //
-// Not modelled yet: failures, scale changes, zones, disk and host tiers apart, the queue in front.
+// Not modelled: disk and host tiers apart.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "core/routing/decode_balancer.h"
+#include "core/routing/on_time_queue.h"
 #include "core/routing/policies.h"
 #include "core/routing/prefill_balancer.h"
 #include "core/routing/profile.h"
 #include "evaluate/trace.h"
 #include "sim/report.h"
+#include "sim/slo.h"
 
 namespace penstock::sim {
 
@@ -32,23 +39,58 @@ enum class CacheScope : std::uint8_t {
   kEngine,   // each prefill engine has a cache of its own, in host memory
 };
 
+enum class Pool : std::uint8_t { kPrefill, kDecode };
+enum class ChangeKind : std::uint8_t {
+  kFail,   // what it has is lost
+  kDrain,  // takes nothing more, ends what it has
+  kJoin,   // empty and ready, after either
+};
+struct EngineChange {
+  Duration at{};
+  Pool pool = Pool::kPrefill;
+  std::size_t engine = 0;
+  ChangeKind kind = ChangeKind::kFail;
+};
+
+// Prompts wait in front and go to a rank only when it has less than this to do.
+struct FrontQueue {
+  bool on = true;
+  double ahead_steps = 2;  // of the profile's chunk budget
+  // From leaving the queue to the end of the prompt's last step, own compute apart.
+  double margin_steps = 2.5;
+  routing::OnTimeOptions order = {};
+};
+
 struct ClusterOptions {
   std::string prefill_policy = "default";
   std::string decode_policy = "default";
   routing::PolicyOptions policy = {};
   routing::PrefillBalancerOptions prefill = {};
   routing::DecodeBalancerOptions decode = {};
+  FrontQueue front = {};
   CacheScope cache_scope = CacheScope::kCluster;
   std::size_t cache_blocks = 0;  // of the trace's block size, in all; 0: no limit
   Duration cache_ttl = std::chrono::hours(24 * 3);
   std::size_t gateways = 1;
   Duration report_lag{};
   double report_loss = 0;
+  Duration event_lag{};  // of the cache's events
+  double event_loss = 0;
+  std::size_t zones = 1;  // prefill engines take turns in them; decode engines likewise
+  std::vector<EngineChange> changes = {};
+  Duration notice = std::chrono::seconds(2);
   Duration warmup = std::chrono::seconds(600);
-  double ttft_limit_seconds = 2;  // or ttft_limit_ratio times the prompt's own cold prefill
-  double ttft_limit_ratio = 3;
+  Slo slo = {};
+  // The schedule that knows everything (sim/efficiency.h): engines take prompts themselves, latest
+  // start first, hits need no loading, and prompts of at least this much work are refused.
+  bool clairvoyant = false;
+  double refuse_work = 0;  // seconds of one rank; 0: none
+  // Stop as soon as more arrivals are lost than the level allows.
+  bool stop_early = false;
   std::uint64_t seed = 1;
   std::uint64_t events_max = 2'000'000'000;
+  // Called now and then with the share of the load that has arrived.
+  std::function<void(double)> progress = {};
 };
 
 Result<Report> simulate(const routing::Profile& profile, const evaluate::Trace& trace,

@@ -30,7 +30,9 @@ void DecodeEngine::push(std::size_t rank, RequestId id, std::int64_t context, st
   ranks_[rank].waiting.push_back(member);
   if (!stepping_) {
     stepping_ = true;
-    queue_.post([this] { begin_step(); });
+    queue_.post([this, life = life_] {
+      if (life == life_) begin_step();
+    });
   }
 }
 
@@ -76,6 +78,7 @@ void DecodeEngine::preempt(Rank& rank) {
   member.recompute = true;
   rank.waiting.push_front(index);
   ++preemptions_;
+  events_.preempted(member.id);
 }
 
 void DecodeEngine::begin_step() {
@@ -99,8 +102,29 @@ void DecodeEngine::begin_step() {
       routing::group_step_seconds(profile_.costs.step, loads_,
                                   routing::sample(profile_.costs.decode_moe, rng_)) +
       recompute;
-  queue_.call_at(queue_.now() + routing::to_duration(seconds),
-                 [this, seconds] { end_step(seconds); });
+  queue_.call_at(queue_.now() + routing::to_duration(seconds), [this, seconds, life = life_] {
+    if (life == life_) end_step(seconds);
+  });
+}
+
+std::vector<DecodeEngine::Lost> DecodeEngine::fail() {
+  std::vector<Lost> lost;
+  for (Rank& rank : ranks_) {
+    for (const std::uint32_t index : rank.running) {
+      const Member& member = members_[index];
+      lost.push_back(
+          {member.id, member.left - static_cast<std::int64_t>(step_ - member.joined_step)});
+    }
+    for (const std::uint32_t index : rank.waiting)
+      lost.push_back({members_[index].id, members_[index].left});
+    rank = {};
+  }
+  members_.clear();
+  free_.clear();
+  finishes_ = {};
+  ++life_;
+  stepping_ = false;
+  return lost;
 }
 
 void DecodeEngine::end_step(double seconds) {

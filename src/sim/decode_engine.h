@@ -27,8 +27,10 @@ struct DecodeEvents {
   std::function<void(RequestId)> finished;
   // One step is over: it took so long, and gave so many tokens.
   std::function<void(std::size_t engine, double seconds, std::int64_t tokens)> stepped;
-  // A request's first token here, so long after it came.
+  // It is in the step that begins now.
   std::function<void(RequestId)> joined;
+  // It got its last token for now, and waits.
+  std::function<void(RequestId)> preempted;
 };
 
 class DecodeEngine {
@@ -36,6 +38,12 @@ class DecodeEngine {
   DecodeEngine(EventQueue& queue, const routing::Profile& profile, std::size_t index,
                std::size_t ranks, std::uint64_t seed, const DecodeEvents& events);
 
+  // Everything that runs or waits here, which is forgotten; a step under way ends without effect.
+  struct Lost {
+    RequestId id;
+    std::int64_t left = 0;  // tokens still to be generated
+  };
+  std::vector<Lost> fail();
   // `context` tokens of KV are there; `left` tokens are to be generated (at least one).
   void push(std::size_t rank, RequestId id, std::int64_t context, std::int64_t left);
 
@@ -83,6 +91,7 @@ class DecodeEngine {
   std::priority_queue<Finish, std::vector<Finish>, std::greater<>> finishes_;
   std::vector<routing::StepLoad> loads_;
   std::uint64_t step_ = 0;
+  std::uint64_t life_ = 0;  // steps of earlier lives end without effect
   bool stepping_ = false;
   std::uint64_t preemptions_ = 0;
 };

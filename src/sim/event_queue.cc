@@ -34,6 +34,7 @@ bool EventQueue::run_until(Instant end, std::uint64_t events_max) {
     now_ = event.when;
     ++events_;
     event.call();
+    if (std::exchange(stopped_, false)) return false;
   }
   if (end != Instant::max()) now_ = std::max(now_, end);
   return true;

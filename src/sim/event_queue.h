@@ -29,6 +29,8 @@ class EventQueue final : public Clock {
   bool run_until(Instant end, std::uint64_t events_max);
   // Runs until nothing is left.
   bool run(std::uint64_t events_max);
+  // The run under way ends after the present event, as if events_max were reached.
+  void stop() { stopped_ = true; }
   bool empty() const { return heap_.size() == cancelled_.size(); }
   std::uint64_t events() const { return events_; }
 
@@ -47,6 +49,7 @@ class EventQueue final : public Clock {
   std::unordered_set<TimerId> cancelled_;  // still in the heap
   std::unordered_set<TimerId> pending_;
   Instant now_{};
+  bool stopped_ = false;
   TimerId last_id_ = 0;
   std::uint64_t events_ = 0;
 };

@@ -21,6 +21,8 @@ struct PrefillEvents {
   std::function<void(RequestId)> started;                        // its first chunk is in a step
   std::function<void(RequestId, std::int64_t last_chunk)> done;  // its prompt is computed
   std::function<void(std::size_t engine)> stepped;               // loads have changed
+  // Where prompts wait in front and engines take them: what the rank shall have next, if anything.
+  std::function<bool(std::size_t engine, std::size_t rank, routing::QueuedPrompt&)> pull = {};
 };
 
 class PrefillEngine {
@@ -29,6 +31,11 @@ class PrefillEngine {
                 std::size_t ranks, std::uint64_t seed, const PrefillEvents& events);
 
   void push(std::size_t rank, const routing::QueuedPrompt& prompt);
+  // Takes from pull() now, unless a step is under way.
+  void wake();
+  bool idle() const { return !stepping_; }
+  // Forgets everything given to it and not done; a step under way ends without effect.
+  void fail();
   // Predicted compute not done yet, the running step's chunk included.
   double outstanding_seconds(std::size_t rank) const { return outstanding_[rank]; }
   std::int64_t waiting(std::size_t rank) const {
@@ -49,6 +56,7 @@ class PrefillEngine {
   std::vector<routing::Chunk> chunks_;
   std::vector<double> outstanding_;
   bool stepping_ = false;
+  std::uint64_t life_ = 0;  // steps of earlier lives end without effect
   double busy_seconds_ = 0;
 };
 

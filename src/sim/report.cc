@@ -1,5 +1,6 @@
 #include "sim/report.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 
 #include <fmt/format.h>
@@ -18,12 +19,38 @@ boost::json::object print(const Histogram& h) {
 
 }  // namespace
 
-double Report::ttft_share() const {
+void Balance::add(std::span<const float> ranks) {
+  double total = 0;
+  double most = 0;
+  for (const float value : ranks) {
+    total += static_cast<double>(value);
+    most = std::max(most, static_cast<double>(value));
+  }
+  if (total <= 0) return;
+  sum += most * static_cast<double>(ranks.size()) / total;
+  ++samples;
+}
+
+void Report::add_gap(double seconds, std::uint64_t times) {
+  gaps.add(seconds, times);
+  // Steps are rounded to nanoseconds.
+  if (seconds > slo.tau * (1 + 1e-9) + 1e-9) slow_gaps += times;
+}
+
+double Report::first_in_time_share() const {
+  return arrivals == 0 ? 1 : static_cast<double>(first_in_time) / static_cast<double>(arrivals);
+}
+
+double Report::served_share() const {
   return arrivals == 0 ? 1 : static_cast<double>(met) / static_cast<double>(arrivals);
 }
 
-bool Report::meets_slo(double tau_seconds) const {
-  return ttft_share() >= 0.99 && gaps.quantile(0.99) <= tau_seconds;
+bool Report::meets_slo() const {
+  return !stopped_early &&
+         static_cast<double>(arrivals - met) <=
+             slo.missed_share * static_cast<double>(arrivals) * (1 + 1e-9) &&
+         static_cast<double>(slow_gaps) <=
+             slo.gap_share * static_cast<double>(gaps.count()) * (1 + 1e-9);
 }
 
 std::string to_json(const Report& r) {
@@ -34,7 +61,10 @@ std::string to_json(const Report& r) {
       {"arrivals", r.arrivals},
       {"refused", r.refused},
       {"finished", r.finished},
-      {"first_token_in_time", r.ttft_share()},
+      {"unfinished", r.unfinished},
+      {"first_token_in_time", r.first_in_time_share()},
+      {"served_in_time", r.served_share()},
+      {"meets_slo", r.meets_slo()},
       {"ttft", print(r.ttft)},
       {"token_gap", print(r.gaps)},
       {"prompt_tokens_per_second",
@@ -44,6 +74,8 @@ std::string to_json(const Report& r) {
       {"hit_rate", r.hit_rate()},
       {"prefill_busy", r.prefill_busy},
       {"preemptions", r.preemptions},
+      {"engine_failures", r.failures},
+      {"placed_anew", r.placed_anew},
       {"balance", boost::json::object{{"prefill_quota", r.prefill_quota.mean()},
                                       {"decode_requests", r.decode_requests.mean()},
                                       {"decode_kv", r.decode_kv.mean()}}},

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "sim/histogram.h"
+#include "sim/slo.h"
 
 namespace penstock::sim {
 
@@ -14,18 +17,36 @@ namespace penstock::sim {
 struct Balance {
   double sum = 0;
   std::uint64_t samples = 0;
+  void add(std::span<const float> ranks);
   double mean() const { return samples == 0 ? 1 : sum / static_cast<double>(samples); }
 };
+
+// The state at one moment, for plots.
+struct Sample {
+  double at_seconds = 0;
+  std::vector<float> prefill_seconds;  // outstanding, of each rank
+  std::vector<float> decode_requests;
+  std::vector<float> decode_kv;
+  std::size_t queued = 0;  // in front, those put off included
+  std::size_t put_off = 0;
+  double prompt_tokens = 0;  // so far
+  double hit_tokens = 0;
+};
+inline constexpr std::size_t kSamplesMax = 1024;
 
 struct Report {
   std::string prefill_policy;
   std::string decode_policy;
+  Slo slo;
   std::uint64_t arrivals = 0;  // in the measured time
   std::uint64_t refused = 0;
   std::uint64_t finished = 0;
-  std::uint64_t met = 0;  // first token within its limit
-  Histogram ttft;         // seconds
-  Histogram gaps;         // seconds between tokens
+  std::uint64_t unfinished = 0;     // neither finished nor refused
+  std::uint64_t first_in_time = 0;  // first token within its limit
+  std::uint64_t met = 0;            // and the rest of the answer fast enough
+  Histogram ttft;                   // seconds
+  Histogram gaps;                   // seconds between tokens
+  std::uint64_t slow_gaps = 0;      // longer than tau
   double prompt_tokens = 0;
   double hit_tokens = 0;
   double output_tokens = 0;
@@ -34,13 +55,22 @@ struct Report {
   Balance decode_kv;
   double prefill_busy = 0;  // share of the time that prefill engines stepped
   std::uint64_t preemptions = 0;
+  std::uint64_t failures = 0;     // of engines
+  std::uint64_t placed_anew = 0;  // because of them
   double measured_seconds = 0;
   std::uint64_t events = 0;
   std::uint64_t digest = 0;
+  std::vector<Sample> samples;
+  std::uint64_t samples_seen = 0;
+  std::uint64_t sample_every = 1;  // seconds between samples
 
-  // 99 % of all arrivals have their first token in time, and 99 % of gaps are at most `tau`.
-  double ttft_share() const;
-  bool meets_slo(double tau_seconds) const;
+  bool stopped_early = false;  // the level could not be met any more: all else is incomplete
+
+  void add_gap(double seconds, std::uint64_t times = 1);
+  // Of all arrivals.
+  double first_in_time_share() const;
+  double served_share() const;
+  bool meets_slo() const;
   double hit_rate() const { return prompt_tokens > 0 ? hit_tokens / prompt_tokens : 0; }
 };
 

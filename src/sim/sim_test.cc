@@ -93,8 +93,8 @@ TEST_CASE("the cache: prefixes, least recently used first, time to live") {
   CHECK(cache.match(b, at(1)) == 1);
   cache.insert(b, at(2));
   CHECK(cache.size() == 4);
-  cache.insert(std::vector<std::uint64_t>{6}, at(3));  // 2 is the oldest now
-  CHECK(cache.peek(a, at(3)) == 1);
+  cache.insert(std::vector<std::uint64_t>{6}, at(3));  // 3, the end of its prompt, is the oldest
+  CHECK(cache.peek(a, at(3)) == 2);
   CHECK(cache.match(b, at(3)) == 2);
   CHECK(cache.peek(b, at(14)) == 0);
   CHECK(cache.match(b, at(14)) == 0);
@@ -152,7 +152,8 @@ TEST_CASE("a prefill step lasts as long as its slowest rank") {
                                    done.emplace_back(id.value,
                                                      routing::to_seconds(queue.now() - Instant{}));
                                  },
-                             .stepped = [](std::size_t) {}};
+                             .stepped = [](std::size_t) {},
+                             .pull = {}};
   PrefillEngine engine(queue, profile, 0, 2, 1, events);
   engine.push(0, {RequestId(1), 0, 1500});  // 0.11 s for 1,000, then 500
   engine.push(1, {RequestId(2), 0, 100});
@@ -178,7 +179,8 @@ TEST_CASE("decode: one token a step each, joining between steps, leaving at the 
                                   last_seconds = s;
                                   tokens += n;
                                 },
-                            .joined = [](RequestId) {}};
+                            .joined = [](RequestId) {},
+                            .preempted = [](RequestId) {}};
   DecodeEngine engine(queue, profile, 0, 4, 1, events);
   engine.push(0, RequestId(1), 1000, 3);
   engine.push(0, RequestId(2), 1000, 1);
@@ -214,7 +216,8 @@ TEST_CASE("decode under pressure: pools hold, everyone finishes, with exactly th
                                       REQUIRE(watched->running(r) <= 8);
                                     }
                                   },
-                              .joined = [](RequestId) {}};
+                              .joined = [](RequestId) {},
+                              .preempted = [](RequestId) {}};
     DecodeEngine engine(queue, profile, 0, 4, 1, events);
     watched = &engine;
     for (std::uint64_t i = 0; i < 200; ++i) {
@@ -273,6 +276,7 @@ TEST_CASE("every policy: all that arrive finish, one seed gives one digest") {
       const auto report = simulate(small(), trace, arrivals, options);
       REQUIRE(report);
       CHECK(report->refused == 0);
+      CHECK(report->unfinished == 0);
       CHECK(report->finished == report->arrivals);
       CHECK(report->ttft.count() == report->arrivals);
       CHECK(report->hit_rate() > 0.05);
@@ -288,18 +292,77 @@ TEST_CASE("every policy: all that arrive finish, one seed gives one digest") {
     }
 }
 
-TEST_CASE("the default has shorter waits than chance at high load") {
+TEST_CASE("too much load: the default serves more in time than the alternatives") {
   const evaluate::Trace trace = conversations(2000);
-  const auto arrivals = evaluate::scale(trace, {.copies = 0.6});
-  const auto p99 = [&](const std::string& name) {
-    const auto report =
-        simulate(small(), trace, arrivals,
-                 {.prefill_policy = name, .decode_policy = name, .warmup = seconds(5)});
+  const auto arrivals = evaluate::scale(trace, {.copies = 0.8});
+  const auto served = [&](const std::string& name, bool queue) {
+    ClusterOptions options{.prefill_policy = name,
+                           .decode_policy = name,
+                           .front = {.on = queue},
+                           .warmup = seconds(5)};
+    const auto report = simulate(small(), trace, arrivals, options);
     REQUIRE(report);
-    return report->ttft.quantile(0.99);
+    CHECK(report->refused + report->finished == report->arrivals);
+    return report->served_share();
   };
-  CHECK(p99("default") < p99("random"));
-  CHECK(p99("default") <= p99("round-robin"));
+  const double ours = served("default", true);
+  CHECK(ours > served("default", false));
+  for (const auto name : routing::policy_names()) {
+    CAPTURE(name);
+    CHECK(ours > served(std::string(name), false));
+  }
+}
+
+TEST_CASE("engines fail, leave and come back: everyone ends once, with one digest") {
+  const evaluate::Trace trace = conversations(800);
+  const auto arrivals = evaluate::scale(trace, {.copies = 0.3});
+  routing::Profile profile = small();
+  profile.decode_pool.group_ranks = 2;
+  for (const bool queue : {true, false})
+    for (const CacheScope scope : {CacheScope::kCluster, CacheScope::kEngine}) {
+      ClusterOptions options{.front = {.on = queue},
+                             .cache_scope = scope,
+                             .event_lag = milliseconds(50),
+                             .event_loss = 0.1,
+                             .zones = 2,
+                             .warmup = seconds(1)};
+      using enum ChangeKind;
+      options.changes = {
+          {seconds(3), Pool::kPrefill, 0, kFail},  {seconds(4), Pool::kDecode, 1, kFail},
+          {seconds(6), Pool::kPrefill, 0, kJoin},  {seconds(7), Pool::kDecode, 1, kJoin},
+          {seconds(8), Pool::kPrefill, 1, kDrain}, {seconds(10), Pool::kPrefill, 1, kJoin}};
+      const auto report = simulate(profile, trace, arrivals, options);
+      REQUIRE(report);
+      CHECK(report->failures == 2);
+      CHECK(report->placed_anew > 0);
+      CHECK(report->unfinished == 0);
+      CHECK(report->finished + report->refused == report->arrivals);
+      const auto again = simulate(profile, trace, arrivals, options);
+      REQUIRE(again);
+      CHECK(again->digest == report->digest);
+      options.changes.clear();
+      const auto calm = simulate(profile, trace, arrivals, options);
+      REQUIRE(calm);
+      CHECK(calm->served_share() >= report->served_share());
+      CHECK(calm->digest != report->digest);
+    }
+  CHECK(!simulate(profile, trace, arrivals,
+                  {.changes = {{seconds(1), Pool::kDecode, 9, ChangeKind::kFail}}}));
+}
+
+TEST_CASE("stopping early says no exactly when the whole run does") {
+  const evaluate::Trace trace = conversations(1000);
+  for (const double copies : {0.2, 0.35, 0.5, 0.8}) {
+    const auto arrivals = evaluate::scale(trace, {.copies = copies});
+    ClusterOptions options{.warmup = seconds(2)};
+    const auto whole = simulate(small(), trace, arrivals, options);
+    options.stop_early = true;
+    const auto early = simulate(small(), trace, arrivals, options);
+    REQUIRE(whole);
+    REQUIRE(early);
+    CHECK(whole->meets_slo() == early->meets_slo());
+    if (!early->stopped_early) CHECK(whole->digest == early->digest);
+  }
 }
 
 TEST_CASE("what can't be simulated is refused") {

@@ -1,0 +1,100 @@
+// What gateways are told, and what the report samples.
+#include <algorithm>
+
+#include "sim/cluster_run.h"
+
+namespace penstock::sim {
+
+void Cluster::report_prefill(std::size_t engine) {
+  if (options_.report_loss > 0 && loss_rng_.uniform() < options_.report_loss) return;
+  std::vector<RankReports::Snapshot> snapshots;
+  snapshots.reserve(prefill_group_);
+  for (std::size_t r = 0; r < prefill_group_; ++r) {
+    const std::size_t rank = engine * prefill_group_ + r;
+    snapshots.push_back(prefill_reports_.snapshot(
+        rank, {.seconds = prefill_[engine].outstanding_seconds(r) + loading_seconds_[rank],
+               .requests_waiting =
+                   static_cast<double>(prefill_[engine].waiting(r)) + loading_requests_[rank]}));
+  }
+  const auto arrive = [this](std::vector<RankReports::Snapshot>& all) {
+    for (RankReports::Snapshot& snapshot : all)
+      prefill_reports_.arrive(std::move(snapshot));
+    if (options_.clairvoyant) return;
+    // Whose turn it is first goes round, so that no gateway gets the best of all ranks.
+    for (std::size_t g = 0; g < front_.size(); ++g)
+      dispatch((g + all.front().rank / prefill_group_ + queue_.events()) % front_.size());
+  };
+  if (options_.report_lag <= Duration::zero()) {
+    arrive(snapshots);
+    return;
+  }
+  queue_.call_at(queue_.now() + options_.report_lag,
+                 [arrive, kept = std::move(snapshots)]() mutable { arrive(kept); });
+}
+
+void Cluster::report_decode(std::size_t engine) {
+  if (options_.report_loss > 0 && loss_rng_.uniform() < options_.report_loss) return;
+  for (std::size_t r = 0; r < decode_group_; ++r) {
+    const std::size_t rank = engine * decode_group_ + r;
+    Load truth{.requests_running = static_cast<double>(decode_[engine].running(r)),
+               .requests_waiting = static_cast<double>(decode_[engine].waiting(r)),
+               .kv_tokens = static_cast<double>(decode_[engine].kv_tokens(r)) +
+                            growth() * static_cast<double>(decode_[engine].running(r))};
+    truth += on_way_[rank];
+    send(decode_reports_, decode_reports_.snapshot(rank, truth));
+  }
+}
+
+void Cluster::send(RankReports& to, RankReports::Snapshot&& snapshot) {
+  if (options_.report_lag <= Duration::zero()) {
+    to.arrive(std::move(snapshot));
+    return;
+  }
+  queue_.call_at(queue_.now() + options_.report_lag,
+                 [&to, kept = std::move(snapshot)]() mutable { to.arrive(std::move(kept)); });
+}
+
+// What is computed is announced; the announcement may be late or lost.
+void Cluster::cache_event(std::uint32_t prefill_rank, std::vector<std::uint64_t>&& blocks) {
+  if (options_.event_loss > 0 && loss_rng_.uniform() < options_.event_loss) return;
+  const auto learn = [this, prefill_rank, kept = std::move(blocks)] {
+    believed_[cache_index(prefill_rank)].insert(kept, queue_.now());
+  };
+  if (options_.event_lag <= Duration::zero())
+    learn();
+  else
+    queue_.call_at(queue_.now() + options_.event_lag, learn);
+}
+
+void Cluster::sample() {
+  Sample& now = report_.samples.emplace_back();
+  now.at_seconds = routing::to_seconds(queue_.now() - Instant{});
+  for (std::size_t r = 0; r < prefill_views_.size(); ++r)
+    now.prefill_seconds.push_back(
+        static_cast<float>(prefill_[r / prefill_group_].outstanding_seconds(r % prefill_group_)));
+  for (std::size_t r = 0; r < decode_views_.size(); ++r) {
+    const DecodeEngine& engine = decode_[r / decode_group_];
+    now.decode_requests.push_back(static_cast<float>(engine.running(r % decode_group_)));
+    now.decode_kv.push_back(static_cast<float>(engine.kv_tokens(r % decode_group_)));
+  }
+  for (const routing::OnTimeQueue& front : front_) {
+    now.queued += front.size();
+    now.put_off += front.late();
+  }
+  now.prompt_tokens = report_.prompt_tokens;
+  now.hit_tokens = report_.hit_tokens;
+  report_.prefill_quota.add(now.prefill_seconds);
+  report_.decode_requests.add(now.decode_requests);
+  report_.decode_kv.add(now.decode_kv);
+  // So that an hour's samples stay small, and a report's plots legible: every other one goes when
+  // there are too many, and from then on every other one is kept.
+  if (report_.samples_seen++ % report_.sample_every != 0) report_.samples.pop_back();
+  if (report_.samples.size() < kSamplesMax) return;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < report_.samples.size(); i += 2)
+    std::swap(report_.samples[kept++], report_.samples[i]);
+  report_.samples.resize(kept);
+  report_.sample_every *= 2;
+}
+
+}  // namespace penstock::sim

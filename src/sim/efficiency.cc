@@ -1,0 +1,135 @@
+#include "sim/efficiency.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace penstock::sim {
+namespace {
+
+constexpr std::int64_t kTickUs = 3'000'000;  // the conversation trace's timestamps are this coarse
+constexpr double kLeastCopies = 1e-3;
+constexpr double kMostCopies = 1e5;
+
+}  // namespace
+
+std::vector<evaluate::Arrival> arrivals_of(const evaluate::Trace& trace, const LoadPlan& plan,
+                                           double copies) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(plan.duration).count();
+  return evaluate::scale(trace, {.copies = copies,
+                                 .duration_us = us,
+                                 .tick_us = trace.block_tokens == 512 ? kTickUs : 0,
+                                 .seed = plan.seed});
+}
+
+Result<double> highest_load(const std::function<Result<bool>(double)>& meets, double guess,
+                            double tolerance) {
+  double low = 0;
+  double high = 0;
+  double step = 1.06;
+  double at = std::clamp(guess, kLeastCopies, kMostCopies);
+  while (low == 0 || high == 0) {
+    TRY(const bool met, meets(at));
+    (met ? low : high) = at;
+    if (low == 0) at = high / step;
+    if (high == 0) at = low * step;
+    if (at < kLeastCopies || at > kMostCopies) return low;
+    step = std::min(step * step, 4.0);
+  }
+  while (high / low > 1 + tolerance) {
+    const double middle = std::sqrt(low * high);
+    TRY(const bool met, meets(middle));
+    (met ? low : high) = middle;
+  }
+  return low;
+}
+
+Result<double> bound_of(const routing::Profile& profile, const evaluate::Trace& trace,
+                        const LoadPlan& plan, const BoundOptions& options) {
+  const auto meets = [&](double copies) -> Result<bool> {
+    if (plan.progress) plan.progress("bound", copies);
+    const auto arrivals = arrivals_of(trace, plan, copies);
+    if (arrivals.empty()) return true;
+    const BoundLoad load = bound_load(profile, trace, arrivals, plan.warmup, options.slo);
+    return check_bound(profile, load, options).feasible;
+  };
+  const OfflineBenchmark benchmark = offline_benchmark(profile, trace, plan, options.slo, 1);
+  // The upper end of the bisection, so that it stays a bound.
+  TRY(const double load,
+      highest_load(meets, std::max(benchmark.copies, kLeastCopies), plan.tolerance / 4));
+  return load * (1 + plan.tolerance / 4);
+}
+
+OfflineBenchmark offline_benchmark(const routing::Profile& profile, const evaluate::Trace& trace,
+                                   const LoadPlan& plan, const Slo& slo, double at_copies) {
+  OfflineBenchmark result;
+  LoadPlan whole = plan;
+  const auto arrivals = arrivals_of(trace, whole, at_copies);
+  if (arrivals.empty()) return result;
+  const BoundLoad load = bound_load(profile, trace, arrivals, plan.warmup, slo);
+  double prefill = 0;
+  double decode = 0;
+  for (const BoundRequest& r : load.requests) {
+    prefill += r.prefill_work;
+    decode += r.decode_work;
+  }
+  const double seconds = routing::to_seconds(plan.duration - plan.warmup);
+  const routing::CostSeeds& costs = profile.costs;
+  const double useful = profile.chunk_budget_seconds - costs.prefill.base;
+  const double base_factor = useful > 0 ? profile.chunk_budget_seconds / useful : 1;
+  const double decode_share = 1 / std::max(1.0, costs.decode_moe.mean) - costs.step.base / slo.tau;
+  const double prefill_ranks = prefill * base_factor * std::max(1.0, costs.prefill_moe.mean) /
+                               seconds / static_cast<double>(profile.prefill_pool.ranks);
+  const double decode_ranks = decode_share > 0 ? decode / decode_share / seconds /
+                                                     static_cast<double>(profile.decode_pool.ranks)
+                                               : 1e9;
+  result.prefill_copies = prefill_ranks > 0 ? at_copies / prefill_ranks : kMostCopies;
+  result.decode_copies = decode_ranks > 0 ? at_copies / decode_ranks : kMostCopies;
+  result.copies = std::min(result.prefill_copies, result.decode_copies);
+  return result;
+}
+
+Result<double> policy_load(const routing::Profile& profile, const evaluate::Trace& trace,
+                           const LoadPlan& plan, ClusterOptions options, double guess) {
+  options.warmup = plan.warmup;
+  options.seed = plan.seed;
+  options.stop_early = true;
+  const std::string name = options.clairvoyant
+                               ? "clairvoyant"
+                               : options.prefill_policy + (options.front.on ? " + queue" : "");
+  return highest_load(
+      [&](double copies) -> Result<bool> {
+        if (plan.progress) plan.progress(name, copies);
+        const auto arrivals = arrivals_of(trace, plan, copies);
+        if (arrivals.empty() ||
+            Duration(std::chrono::microseconds(arrivals.back().at_us)) <= options.warmup)
+          return true;
+        TRY(const Report report, simulate(profile, trace, arrivals, options));
+        return report.meets_slo();
+      },
+      guess, plan.tolerance);
+}
+
+Result<double> clairvoyant_load(const routing::Profile& profile, const evaluate::Trace& trace,
+                                const LoadPlan& plan, const Slo& slo, double guess) {
+  // What the costliest share of a typical load costs.
+  const auto arrivals = arrivals_of(trace, plan, std::min(guess, 8.0));
+  std::vector<double> work;
+  for (const BoundRequest& r : bound_load(profile, trace, arrivals, plan.warmup, slo).requests)
+    work.push_back(r.prefill_work + profile.costs.prefill.base);
+  std::ranges::sort(work, std::greater<>{});
+  double best = 0;
+  for (const double share : {0.0, 0.4, 0.7}) {
+    ClusterOptions options;
+    options.clairvoyant = true;
+    options.slo = slo;
+    const auto at =
+        static_cast<std::size_t>(share * slo.missed_share * static_cast<double>(work.size()));
+    options.refuse_work = at > 0 && at < work.size() ? work[at] : 0;
+    TRY(const double load,
+        policy_load(profile, trace, plan, options, best > 0 ? best : guess * 0.95));
+    best = std::max(best, load);
+  }
+  return best;
+}
+
+}  // namespace penstock::sim

@@ -1,0 +1,54 @@
+// How good a policy is: the highest load at which it meets the SLO, over the highest load that
+// anybody could serve (sim/offline_bound.h).
+//
+// Load is a number of copies of the trace laid over each other (evaluate/trace.h); highest loads
+// are found by bisection. Beside the bound stand the best schedule found that knows everything
+// (how loose is the bound?) and the steady-state offline benchmark: saturated pools with level
+// batches, where nobody arrives, waits or is given up.
+//
+// Units: copies of the trace. Concurrency: one thread.
+#pragma once
+
+#include <functional>
+
+#include "sim/cluster.h"
+#include "sim/offline_bound.h"
+
+namespace penstock::sim {
+
+struct LoadPlan {
+  Duration duration = std::chrono::seconds(4200);  // warm-up included
+  Duration warmup = std::chrono::seconds(600);
+  std::uint64_t seed = 1;
+  double tolerance = 0.01;
+  // Called with what is being tried.
+  std::function<void(std::string_view what, double copies)> progress = {};
+};
+
+std::vector<evaluate::Arrival> arrivals_of(const evaluate::Trace& trace, const LoadPlan& plan,
+                                           double copies);
+
+// The highest load within `tolerance` that `meets` accepts, near `guess`; 0 when it accepts none.
+Result<double> highest_load(const std::function<Result<bool>(double)>& meets, double guess,
+                            double tolerance);
+
+Result<double> bound_of(const routing::Profile& profile, const evaluate::Trace& trace,
+                        const LoadPlan& plan, const BoundOptions& options);
+
+struct OfflineBenchmark {
+  double copies = 0;
+  double prefill_copies = 0;  // of each pool alone
+  double decode_copies = 0;
+};
+OfflineBenchmark offline_benchmark(const routing::Profile& profile, const evaluate::Trace& trace,
+                                   const LoadPlan& plan, const Slo& slo, double at_copies);
+
+// `options` say which policy; their warm-up and seed are the plan's.
+Result<double> policy_load(const routing::Profile& profile, const evaluate::Trace& trace,
+                           const LoadPlan& plan, ClusterOptions options, double guess);
+
+// The best of several schedules by engines that know deadlines, costs and the future's 1 %.
+Result<double> clairvoyant_load(const routing::Profile& profile, const evaluate::Trace& trace,
+                                const LoadPlan& plan, const Slo& slo, double guess);
+
+}  // namespace penstock::sim
