@@ -62,6 +62,20 @@ class Life {
     out.limits.worker_wait_max = seconds(4);
     out.write_timeout = kWriteTimeout;
     if (one_in(3)) out.limits.placement.local_prefill_max = {};
+    if (one_in(3)) {
+      // Little is let through at a time, and some have to wait too long.
+      out.limits.admission.running_max = 1 + static_cast<std::uint32_t>(below(4));
+      out.limits.admission.queue_time_max = milliseconds(50 + below(20'000));
+      if (one_in(3)) out.limits.admission.queue_max = 1 + static_cast<std::uint32_t>(below(6));
+    }
+    if (one_in(3)) out.limits.placement.prefill_backlog = milliseconds(1 + below(50));
+    if (one_in(3)) {
+      const auto any_of = [this](const std::vector<std::string_view>& names) {
+        return std::string(names[below(names.size())]);
+      };
+      out.policies = {any_of(gateway::prefill_policy_names()),
+                      any_of(gateway::decode_policy_names())};
+    }
     const bool only_mixed = one_in(8);
     const std::size_t places = 2 + below(4);
     for (std::size_t i = 0; i < places; ++i) {
@@ -236,7 +250,8 @@ class Life {
     } else {
       ++tally_.refused;
       CHECK(!answer.done == asked.client->streamed);
-      CHECK((asked.record.outcome == "unavailable" || asked.record.outcome == "deadline_exceeded"));
+      CHECK((asked.record.outcome == "unavailable" || asked.record.outcome == "deadline_exceeded" ||
+             asked.record.outcome == "overloaded"));
     }
   }
 

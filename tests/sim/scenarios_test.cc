@@ -484,6 +484,44 @@ TEST_CASE("without any worker a request waits for one, and then for no longer") 
   CHECK(fails->over_at - fails->at <= milliseconds(10100));
 }
 
+TEST_CASE("a burst larger than the KV of a decode rank waits in front, and is served in turn") {
+  WorldOptions options = pools();
+  options.places.resize(2);
+  options.places[kDecode].profile.blocks = 150;  // of 4 tokens: four requests at a time or so
+  World world(options);
+  for (int i = 0; i < 12; ++i)
+    world.ask(0, long_answer());
+  std::size_t queued = 0;
+  for (int i = 0; i < 400; ++i) {
+    world.advance(milliseconds(1));
+    queued = std::max(queued, world.context(0).admission.queued());
+  }
+  CHECK(queued >= 4);
+  right_and_clean(world);
+}
+
+TEST_CASE(
+    "who waits and leaves is gone at once; who waits for a worker that dies is served by the "
+    "next") {
+  WorldOptions options = pools();
+  options.limits.admission.running_max = 1;
+  World world(options);
+  const auto first = world.ask(0, long_answer());
+  const auto second = world.ask(0, long_answer());
+  const auto third = world.ask(0, long_answer());
+  until(world, [&] { return first->client->writes > 3; });
+  CHECK(world.context(0).admission.queued() == 2);
+  second->client->leave();
+  CHECK(second->over);
+  CHECK(world.context(0).admission.queued() == 1);
+  kill_runner(world);
+  REQUIRE(world.finish());
+  CHECK(first->answer().equals(alone(first->body)));
+  CHECK(third->answer().equals(alone(third->body)));
+  CHECK(contains(third->record.placement, "; queued "));
+  CHECK(world.settle() == "");
+}
+
 TEST_CASE("one pool is gone: the other does its work") {
   for (const std::size_t gone : {kPrefill, kDecode}) {
     CAPTURE(gone);

@@ -78,6 +78,9 @@ World::GatewayRig::GatewayRig(World& w, std::size_t index)
               {},
               [] { return std::string(); }},
       gateway(context) {
+  auto placer = gateway::Placer::make(w.options_.policies);
+  ENSURE(placer);
+  context.placer = std::move(*placer);
   context.new_handoff_id = [ids = Rng(w.options_.seed * 8 + index + 1)]() mutable {
     return HandoffId{ids.next_u64(), ids.next_u64()};
   };
@@ -214,6 +217,8 @@ std::string World::leftovers() const {
     say("requests in flight", rig.gateway.in_flight(), name);
     say("tasks", rig.gate.running(), name);
     say("permits", rig.context.ledger.empty() ? 0 : 1, name);
+    say("requests in the queue", rig.context.admission.queued(), name);
+    say("slots", rig.context.admission.running(), name);
     say("open requests", rig.engines.open(), name);
     say("unfinished requests", rig.engines.unfinished(), name);
   }

@@ -38,6 +38,7 @@ struct WorldOptions {
   std::vector<PlaceOptions> places;
   service::HandoffOptions handoff;
   gateway::GatewayLimits limits;
+  gateway::PolicyNames policies;
   Duration write_timeout = std::chrono::seconds(30);
   std::function<Duration()> control_latency = [] { return std::chrono::microseconds(60); };
   std::function<Duration()> frame_time = [] { return Duration::zero(); };

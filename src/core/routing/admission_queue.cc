@@ -81,7 +81,7 @@ std::optional<QueuedRequest> AdmissionQueue::evict_below(int priority) {
   return take(*newest);
 }
 
-std::optional<QueuedRequest> AdmissionQueue::pop(Instant now, std::vector<QueuedRequest>& expired) {
+const QueuedRequest* AdmissionQueue::front(Instant now, std::vector<QueuedRequest>& expired) {
   std::size_t passed = 0;  // turns in a row that were not enough
   while (!bands_.empty()) {
     const auto band = bands_.begin();
@@ -98,10 +98,7 @@ std::optional<QueuedRequest> AdmissionQueue::pop(Instant now, std::vector<Queued
       flow.deficit += quantum(request);
       flow.topped_up = true;
     }
-    if (flow.deficit >= request.work_seconds) {
-      flow.deficit -= request.work_seconds;
-      return take(where);
-    }
+    if (flow.deficit >= request.work_seconds) return &request;
     flow.topped_up = false;  // its turn is over; the rest is saved
     band->second.turns.splice(band->second.turns.end(), band->second.turns,
                               band->second.turns.begin());
@@ -109,7 +106,15 @@ std::optional<QueuedRequest> AdmissionQueue::pop(Instant now, std::vector<Queued
     skip_rounds(band->second);
     passed = 0;
   }
-  return std::nullopt;
+  return nullptr;
+}
+
+std::optional<QueuedRequest> AdmissionQueue::pop(Instant now, std::vector<QueuedRequest>& expired) {
+  const QueuedRequest* const next = front(now, expired);
+  if (next == nullptr) return std::nullopt;
+  const Where where = by_id_.at(next->id);
+  bands_.at(where.priority).flows.at(where.tenant).deficit -= next->work_seconds;
+  return take(where);
 }
 
 double AdmissionQueue::quantum(const QueuedRequest& request) const {

@@ -50,10 +50,18 @@ class AdmissionQueue {
  public:
   explicit AdmissionQueue(const QueueOptions& options) : options_(options) {}
 
+  // For what is pushed from now on.
+  void set_limits(std::size_t requests_max, std::size_t tenant_requests_max) {
+    options_.requests_max = requests_max;
+    options_.tenant_requests_max = tenant_requests_max;
+  }
   // Takes the request, or says why not. `can_serve`: some engine could ever serve it. What had to
   // leave for it, if anything, is in the value.
   Result<std::optional<QueuedRequest>> push(const QueuedRequest& request, bool can_serve);
-  // The next to serve; requests whose deadline is over are not served but added to `expired`.
+  // The next to serve, still queued: a later arrival of higher priority goes before it. Requests
+  // whose deadline is over leave and are added to `expired`. Valid until the next call.
+  const QueuedRequest* front(Instant now, std::vector<QueuedRequest>& expired);
+  // Takes front() out, on its tenant's account.
   std::optional<QueuedRequest> pop(Instant now, std::vector<QueuedRequest>& expired);
   bool remove(RequestId id);
 

@@ -46,6 +46,32 @@ TEST_CASE("a higher priority goes first, then the earlier deadline, then the ear
   CHECK(queue.size() == 0);
 }
 
+TEST_CASE("what is next stays queued until it is taken, and an earlier one may come before it") {
+  AdmissionQueue queue({});
+  std::vector<QueuedRequest> expired;
+  CHECK(queue.front(at(0), expired) == nullptr);
+  REQUIRE(queue.push(request(1, 1, 3), true));
+  REQUIRE(queue.push(request(2, 2, 1), true));
+  for (int i = 0; i < 5; ++i) {
+    const QueuedRequest* const next = queue.front(at(0), expired);
+    REQUIRE(next != nullptr);
+    CHECK(next->id == RequestId(2));  // looking costs nobody anything
+  }
+  CHECK(queue.size() == 2);
+  QueuedRequest urgent = request(3, 1);
+  urgent.priority = 1;
+  REQUIRE(queue.push(urgent, true));
+  CHECK(queue.front(at(0), expired)->id == RequestId(3));
+  CHECK(drain(queue) == std::vector<std::uint64_t>{3, 2, 1});
+  QueuedRequest late = request(4, 1);
+  late.deadline = at(1);
+  REQUIRE(queue.push(late, true));
+  CHECK(queue.front(at(1), expired) == nullptr);
+  REQUIRE(expired.size() == 1);
+  CHECK(expired[0].id == RequestId(4));
+  CHECK(queue.size() == 0);
+}
+
 TEST_CASE("tenants share time, not requests") {
   AdmissionQueue queue({.requests_max = 100'000, .tenant_requests_max = 100'000});
   // Tenant 1 asks for 1 s each, tenant 2 for 0.05 s each.

@@ -48,6 +48,7 @@ struct RankView {
   std::int64_t hit_tokens = 0;  // prompt tokens that need not be computed there
   double compute_seconds = 0;   // predicted, of the rest of the prompt
   double load_seconds = 0;      // predicted, of the hit tokens' KV
+  double transfer_seconds = 0;  // predicted, of its KV to where it goes on, while it is computed
 };
 
 struct PlaceRequest {

@@ -32,8 +32,10 @@ class LinearCost final : public PlacementPolicy {
                                ? static_cast<double>(rank.kv_tokens + kv_needed(request)) /
                                      static_cast<double>(rank.kv_capacity)
                                : 0;
-      out.scores[i] = options_.prefill_weight * (rank.outstanding_seconds + rank.compute_seconds) +
-                      options_.decode_weight * share * own;
+      out.scores[i] =
+          options_.prefill_weight *
+              (rank.outstanding_seconds + std::max(rank.compute_seconds, rank.transfer_seconds)) +
+          options_.decode_weight * share * own;
       least = std::min(least, out.scores[i]);
     }
     if (options_.temperature > 0)

@@ -8,7 +8,7 @@ double ready_seconds(const RankView& rank, double step_seconds) {
   const double loaded =
       rank.load_seconds > 0 ? rank.load_outstanding_seconds + rank.load_seconds : 0;
   return std::max({rank.outstanding_seconds, step_seconds / 2, loaded}) +
-         std::max(rank.compute_seconds, step_seconds);
+         std::max({rank.compute_seconds, step_seconds, rank.transfer_seconds});
 }
 
 PrefillBalancer::PrefillBalancer(const PrefillBalancerOptions& options)

@@ -1,12 +1,13 @@
 // The default placer of prefill: tiers as preferences, least outstanding quota, predicted time.
 //
 // For every rank the time until the prompt would be done there is predicted: the later of its
-// compute queue and the arrival of the hit's KV (load queue + own load), plus own compute. Hit
-// tokens cost only their load. Ranks of an engine step together, so a prompt waits for half of the
-// step under way and its own step takes as long as those of the other ranks. Among the engines that
-// prefer the request's tier the rank that is ready first is the choice. A rank of another engine is
-// taken only when the request gains more there than it delays others: those waiting on that engine,
-// and those of its tiers that will arrive while the request computes.
+// compute queue and the arrival of the hit's KV (load queue + own load), plus own compute, or the
+// way of its KV to where it goes on when that takes longer. Hit tokens cost only their load. Ranks
+// of an engine step together, so a prompt waits for half of the step under way and its own step
+// takes as long as those of the other ranks. Among the engines that prefer the request's tier the
+// rank that is ready first is the choice. A rank of another engine is taken only when the request
+// gains more there than it delays others: those waiting on that engine, and those of its tiers that
+// will arrive while the request computes.
 //
 // Invariants: as of PlacementPolicy; tiers never exclude: with no candidate in the tier the best of
 // the others is taken. Scores are seconds until done, plus the delay to others where it counts.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 
+#include "base/hash.h"
 #include "core/protocol/errors.h"
 #include "core/protocol/sse.h"
 #include "service/gateway/answers.h"
@@ -18,7 +19,8 @@ ChatCompletion::ChatCompletion(GatewayContext& context, HttpExchange& exchange,
       exchange_(exchange),
       record_(record),
       received_at_(exchange.request().received_at),
-      run_(context, received_at_ + context.limits.request_time_max) {
+      run_(context, received_at_ + context.limits.request_time_max, record.request_id) {
+  exchange.set_deadline(received_at_ + context.limits.request_time_max);
   exchange.on_disconnect([this] {
     run_.abandon({ErrorCode::kCancelled, "the client closed the connection", {}, {}});
   });
@@ -100,15 +102,24 @@ Status ChatCompletion::check_size(const std::vector<PromptSpan>& spans) const {
 }
 
 Task<Status> ChatCompletion::place_and_submit() {
-  PlacementRequest wanted{model_->name, static_cast<std::uint32_t>(prompt_->size()), 0};
-  CO_TRY(Placement placement, co_await run_.place(wanted));
-  CO_TRY_STATUS(check_length(placement.model));
-  match(placement.model);
+  CO_TRY(const ModelDescription served, co_await run_.find_model(model_->name));
+  CO_TRY_STATUS(check_length(served));
+  match(served);
+  PlacementRequest wanted{model_->name, static_cast<std::uint32_t>(prompt_->size())};
   wanted.cached = static_cast<std::uint32_t>(record_.expected_cached_tokens);
-  if (wanted.cached > 0) {
-    CO_TRY(placement, co_await run_.place(wanted));
-  }
+  wanted.output = context_.costs.expected_answer(request_.sampling.max_tokens);
+  wanted.choices = request_.sampling.choices;
+  const std::string& session =
+      request_.prompt_cache_key.empty() ? request_.user_id : request_.prompt_cache_key;
+  if (!session.empty()) wanted.session = checksum64(record_.key_name + '\n' + session);
+  CO_TRY_STATUS(co_await wait_for_room(wanted));
+  CO_TRY(const Placement placement, co_await run_.place(wanted));
+  CO_TRY_STATUS(check_length(placement.model));  // workers may differ
   record_.placement = placement.reason + record_.placement;
+  if (run_.queued() > Duration::zero()) {
+    record_.placement += fmt::format("; queued {:.1f} ms",
+                                     std::chrono::duration<double>(run_.queued()).count() * 1e3);
+  }
   begin_answer();
   record_.queue = context_.clock.now() - received_at_;
   EngineRequest request;
@@ -117,6 +128,21 @@ Task<Status> ChatCompletion::place_and_submit() {
   request.sampling = request_.sampling;
   request.cache = std::move(cache_);
   co_return run_.submit(placement, std::move(request));
+}
+
+Task<Status> ChatCompletion::wait_for_room(const PlacementRequest& wanted) {
+  AdmissionTicket ticket;
+  ticket.tenant = record_.key_name;
+  if (const auto share = context_.tenants.find(record_.key_name); share != context_.tenants.end()) {
+    ticket.weight = share->second.weight;
+    ticket.priority = share->second.priority;
+  }
+  // Anybody may ask to be served later, nobody to be served sooner.
+  if (request_.service_tier == "flex") --ticket.priority;
+  auto entered = co_await run_.enter(std::move(ticket), wanted);
+  if (entered) co_return Status{};
+  record_.limit = entered.error().limit;
+  co_return std::unexpected(std::move(entered).error().error);
 }
 
 void ChatCompletion::match(const ModelDescription& model) {
@@ -279,6 +305,9 @@ void ChatCompletion::settle(const Status& status) {
     usage.reasoning_tokens += choice.reasoning_tokens();
   }
   record_.moves = run_.moves();
+  if (status && !settled_ && !choices_.empty())
+    context_.costs.answer_ended(usage.completion_tokens / choices_.size());
+  settled_ = true;
   if (!status) {
     const ErrorInfo& info = error_info(status.error().code);
     record_.outcome = info.name;

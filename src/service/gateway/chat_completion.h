@@ -2,7 +2,8 @@
 //
 //   admit     parse, find the model                       -> 400, 404
 //   encode    conversation -> spans -> token ids
-//   place     choose a worker, check the context length   -> 400, 503
+//   queue     check the context length, wait for room      -> 400, 429, 503
+//   place     choose the ranks                            -> 503
 //   generate  outputs -> text -> reasoning, content, calls -> SSE events or one whole answer
 //   settle    exact usage into the record, on every path
 //
@@ -45,6 +46,7 @@ class ChatCompletion {
   Task<Status> encode();
   Status check_size(const std::vector<PromptSpan>& spans) const;
   Task<Status> place_and_submit();
+  Task<Status> wait_for_room(const PlacementRequest& wanted);
   // What the KV cache is expected to serve of the prompt.
   void match(const ModelDescription& model);
   Status check_length(const ModelDescription& model);
@@ -73,6 +75,7 @@ class ChatCompletion {
   std::string events_;         // SSE bytes not written yet
   bool stream_begun_ = false;  // the head has been sent
   bool unreachable_ = false;   // a write failed: nothing more can be said
+  bool settled_ = false;
 };
 
 }  // namespace penstock::gateway

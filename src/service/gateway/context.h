@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,7 +15,9 @@
 #include "port/engine_client.h"
 #include "port/kv_index.h"
 #include "port/observer.h"
+#include "service/gateway/admission.h"
 #include "service/gateway/cache_policy.h"
+#include "service/gateway/engine_costs.h"
 #include "service/gateway/model_catalog.h"
 #include "service/gateway/placement.h"
 #include "service/gateway/prompt_encoder.h"
@@ -32,7 +35,14 @@ struct GatewayLimits {
   std::uint32_t default_max_tokens = 8192;  // when the client gives none
   std::uint32_t default_max_tokens_thinking = 65536;
   PlacementLimits placement;
+  AdmissionLimits admission;
   protocol::ChatLimits chat;
+};
+
+// Whose requests go first, and who gets how much of the engines when they are short.
+struct TenantShare {
+  int priority = 0;
+  double weight = 1;
 };
 
 struct GatewayContext {
@@ -53,6 +63,20 @@ struct GatewayContext {
   // Draws what nobody can guess: whoever knows a handoff's id may read its KV. Empty: from `rng`,
   // for tests.
   std::function<HandoffId()> new_handoff_id = {};
+  EngineCosts costs = {};
+  Placer placer = {};
+  Admission admission{clock, limits.admission};                  // the context stays where it is
+  std::map<std::string, TenantShare, std::less<>> tenants = {};  // by the name of an API key
+  // Keeps why a request was placed; empty: nobody asks.
+  std::function<void(PlacementExplanation)> keep_explanation = {};
+  // What was kept of a request, as JSON; nothing for an unknown id.
+  std::function<std::optional<std::string>(std::string_view)> explain = {};
+  // Whether it is the token of this process's operator. Empty: there is no /admin.
+  std::function<bool(std::string_view)> is_operator = {};
+
+  PlacementState placement_state() {
+    return {engines.workers(), ledger, costs, limits.placement, clock.now(), rng};
+  }
 };
 
 }  // namespace penstock::gateway

@@ -13,8 +13,11 @@ constexpr std::size_t kQueueMax = 256;
 
 }  // namespace
 
-EngineRun::EngineRun(GatewayContext& context, Instant deadline)
-    : context_(context), deadline_(deadline), outputs_(context.clock, kQueueMax) {}
+EngineRun::EngineRun(GatewayContext& context, Instant deadline, std::string request_id)
+    : context_(context),
+      deadline_(deadline),
+      request_id_(std::move(request_id)),
+      outputs_(context.clock, kQueueMax) {}
 
 EngineRun::~EngineRun() {
   release();
@@ -23,6 +26,7 @@ EngineRun::~EngineRun() {
 void EngineRun::end(Running& leg) {
   if (std::exchange(leg.open, false)) context_.engines.forget(leg.id);
   leg.permit.give_back();
+  context_.admission.room_may_have_come();
 }
 
 void EngineRun::release() {
@@ -30,17 +34,63 @@ void EngineRun::release() {
     end(leg);
 }
 
-Task<Result<Placement>> EngineRun::place(PlacementRequest request) {
-  cached_ = request.cached;
+Task<Result<ModelDescription>> EngineRun::find_model(std::string_view model) {
   const Instant give_up =
       std::min(deadline_, context_.clock.now() + context_.limits.worker_wait_max);
   while (true) {
     if (abandoned_) co_return std::unexpected(*abandoned_);
-    auto placement = gateway::place(context_.engines.workers(), context_.ledger, request,
-                                    context_.limits.placement);
+    const auto* const served = served_model(context_.engines.workers(), model);
+    if (served != nullptr) co_return *served;
+    if (context_.clock.now() >= give_up) {
+      PlacementRequest nobody;
+      nobody.model = model;
+      auto placed = context_.placer.place(context_.placement_state(), nobody);
+      ENSURE(!placed);
+      co_return std::unexpected(std::move(placed).error());
+    }
+    co_await Sleep(context_.clock, context_.limits.worker_wait_step);
+  }
+}
+
+Task<std::expected<void, Admission::Refusal>> EngineRun::enter(AdmissionTicket ticket,
+                                                               PlacementRequest request) {
+  const Instant began = context_.clock.now();
+  waiting_id_ = ticket.id = RequestId(context_.rng.next_u64());
+  ticket.deadline = deadline_;
+  ticket.work_seconds = context_.placer.work_seconds(context_.placement_state(), request);
+  ticket.has_room = [this, request] {
+    return context_.placer.has_room(context_.placement_state(), request);
+  };
+  auto entered = co_await context_.admission.enter(std::move(ticket));
+  queued_ = context_.clock.now() - began;
+  waiting_id_ = {};
+  if (abandoned_) co_return std::unexpected(Admission::Refusal{*abandoned_, {}});
+  if (!entered) co_return std::unexpected(std::move(entered).error());
+  slot_ = std::move(*entered);
+  co_return std::expected<void, Admission::Refusal>();
+}
+
+Task<Result<Placement>> EngineRun::place(PlacementRequest request) {
+  wanted_ = request;
+  const Instant give_up =
+      std::min(deadline_, context_.clock.now() + context_.limits.worker_wait_max);
+  while (true) {
+    if (abandoned_) co_return std::unexpected(*abandoned_);
+    auto placement = context_.placer.place(context_.placement_state(), request);
+    if (placement) explain();
     if (placement || context_.clock.now() >= give_up) co_return placement;
     co_await Sleep(context_.clock, context_.limits.worker_wait_step);
   }
+}
+
+// Right after the placer has decided.
+void EngineRun::explain() {
+  if (!context_.keep_explanation || request_id_.empty()) return;
+  PlacementExplanation explanation = context_.placer.explain();
+  explanation.request_id = request_id_;
+  explanation.placement = moves_;
+  if (moves_ == 0) explanation.queued = queued_;
+  context_.keep_explanation(std::move(explanation));
 }
 
 Status EngineRun::submit(const Placement& placement, EngineRequest request) {
@@ -61,22 +111,30 @@ Status EngineRun::submit(const Placement& placement, EngineRequest request) {
 }
 
 Status EngineRun::submit_legs(const Placement& placement) {
-  if (!placement.prefill) return submit_leg(placement.decode, {}, placement.fresh);
+  if (!placement.prefill) {
+    return submit_leg(placement.decode, {},
+                      {placement.fresh, 1, placement.kv_tokens, placement.compute});
+  }
   HandoffRef handoff;
   handoff.leg = Leg::kPrefill;
   handoff.id = context_.new_handoff_id
                    ? context_.new_handoff_id()
                    : HandoffId{context_.rng.next_u64(), context_.rng.next_u64()};
-  TRY_STATUS(submit_leg(*placement.prefill, handoff, placement.fresh));
+  TRY_STATUS(submit_leg(*placement.prefill, handoff,
+                        {placement.fresh, 1, placement.prompt_kv_tokens, placement.compute}));
   handoff.leg = Leg::kDecode;
   handoff.source = placement.transport;
   handoff.source_epoch = placement.epoch;
-  return submit_leg(placement.decode, handoff, 0);
+  return submit_leg(placement.decode, handoff, {0, 1, placement.kv_tokens, {}});
 }
 
-Status EngineRun::submit_leg(RankId rank, const HandoffRef& handoff, std::uint32_t fresh) {
+Status EngineRun::submit_leg(RankId rank, const HandoffRef& handoff,
+                             const RankLedger::Entry& part) {
   Running& leg = at(handoff.leg);
   leg.id = RequestId(context_.rng.next_u64());
+  leg.fresh = static_cast<std::uint32_t>(part.prompt_tokens);
+  leg.submitted_at = context_.clock.now();
+  leg.alone = leg.fresh > 0 && is_idle(rank);
   EngineRequest request = request_;
   request.id = leg.id;
   request.rank = rank.rank;
@@ -85,8 +143,34 @@ Status EngineRun::submit_leg(RankId rank, const HandoffRef& handoff, std::uint32
       rank.worker, std::move(request),
       [this, which = handoff.leg](EngineOutput output) { receive(which, std::move(output)); }));
   leg.open = true;
-  leg.permit = RankPermit(context_.ledger, rank, {fresh, 1});
+  leg.permit = RankPermit(context_.ledger, rank, part);
   return {};
+}
+
+const WorkerView* EngineRun::worker_of(RankId rank) const {
+  for (const WorkerView& worker : context_.engines.workers())
+    if (worker.description.id == rank.worker && rank.rank < worker.loads.size()) return &worker;
+  return nullptr;
+}
+
+bool EngineRun::is_idle(RankId rank) const {
+  const WorkerView* const worker = worker_of(rank);
+  if (worker == nullptr || context_.ledger.of(rank).requests > 0) return false;
+  const EngineLoad& load = worker->loads[rank.rank];
+  return load.running + load.waiting == 0 && load.prompt_tokens_waiting == 0;
+}
+
+// The first token of a prompt that nothing else was computed beside says what prompts cost. With a
+// hit the way of its KV is in that time, so it teaches nothing.
+void EngineRun::learn(Running& leg, const EngineOutput& output) {
+  if (!std::exchange(leg.alone, false) || output.cached_tokens > 0) return;
+  const RankId rank = leg.permit.rank();
+  const WorkerView* const worker = worker_of(rank);
+  if (worker == nullptr || context_.ledger.of(rank).requests != 1) return;
+  const auto computed =
+      static_cast<std::int64_t>(request_.prompt->size() + request_.emitted.size());
+  context_.costs.prompt_computed(*worker, request_.model, Tokens(computed),
+                                 context_.clock.now() - leg.submitted_at);
 }
 
 void EngineRun::receive(Leg leg, EngineOutput output) {
@@ -96,7 +180,11 @@ void EngineRun::receive(Leg leg, EngineOutput output) {
     lost(leg, std::move(output));
     return;
   }
-  if (!output.tokens.empty()) running.permit.prompt_done();
+  if (!output.tokens.empty()) {
+    learn(running, output);
+    running.permit.prompt_done();
+    context_.admission.room_may_have_come();
+  }
   // The decode leg is past what the prefill leg can say: it had the KV, or computed it.
   const std::size_t reached = output.index + output.tokens.size();
   if (leg == Leg::kDecode && output.choice == 0 && reached > placed_at_ + 1U)
@@ -107,6 +195,7 @@ void EngineRun::receive(Leg leg, EngineOutput output) {
     if (output.choice + 1 == request_.sampling.choices) {
       running.open = false;
       running.permit.give_back();
+      context_.admission.room_may_have_come();
     }
   } else if (output.finish && request_.sampling.choices == 1) {
     running.open = false;
@@ -118,6 +207,7 @@ void EngineRun::receive(Leg leg, EngineOutput output) {
 // A leg has failed. The prefill leg matters until its first token has come.
 void EngineRun::lost(Leg leg, EngineOutput output) {
   at(leg).permit.give_back();
+  context_.admission.room_may_have_come();
   if (leg == Leg::kPrefill && received_[0] > placed_at_ && at(Leg::kDecode).open) return;
   release();
   if (!output.error) {
@@ -206,20 +296,25 @@ Task<Status> EngineRun::move_on(const Error& why) {
   if (std::exchange(refused_, false)) {
     co_await Sleep(context_.clock, context_.limits.worker_wait_step);
   }
-  const auto tokens = static_cast<std::uint32_t>(request_.prompt->size() + request_.emitted.size());
-  CO_TRY(const Placement placement, co_await place({request_.model, tokens, cached_}));
+  PlacementRequest wanted = wanted_;
+  wanted.model = request_.model;
+  wanted.tokens = static_cast<std::uint32_t>(request_.prompt->size() + request_.emitted.size());
+  CO_TRY(const Placement placement, co_await place(wanted));
   moved_to_ = placement.reason;
   co_return submit(placement, std::move(request_));
 }
 
 void EngineRun::abandon(Error why) {
   if (!abandoned_) abandoned_ = std::move(why);
-  release();
+  stop();
+  // Either wakes the task that waits, which may end this run.
+  if (waiting_id_ != RequestId()) return context_.admission.leave(waiting_id_);
   outputs_.close();
 }
 
 void EngineRun::stop() {
   release();
+  slot_.give_back();
 }
 
 }  // namespace penstock::gateway

@@ -33,11 +33,16 @@ namespace penstock::gateway {
 
 class EngineRun {
  public:
-  EngineRun(GatewayContext& context, Instant deadline);
+  EngineRun(GatewayContext& context, Instant deadline, std::string request_id = {});
   ~EngineRun();
   EngineRun(const EngineRun&) = delete;
   EngineRun& operator=(const EngineRun&) = delete;
 
+  // The model as a worker serves it, waiting for one like place().
+  Task<Result<ModelDescription>> find_model(std::string_view model);
+  // Waits in front of the engines until one has room for the request, unless one has now.
+  Task<std::expected<void, Admission::Refusal>> enter(AdmissionTicket ticket,
+                                                      PlacementRequest request);
   // Waits for workers that can take the request, up to worker_wait_max and the deadline.
   Task<Result<Placement>> place(PlacementRequest request);
   // Sends the request to the placed ranks. request.id is set here. A worker that is found gone is
@@ -51,6 +56,8 @@ class EngineRun {
   void stop();
 
   std::uint32_t moves() const { return moves_; }
+  // In front of the engines.
+  Duration queued() const { return queued_; }
   // Where it was placed after the first time, and why; empty without a move.
   const std::string& moved_to() const { return moved_to_; }
 
@@ -60,10 +67,18 @@ class EngineRun {
     RequestId id;
     bool open = false;
     RankPermit permit;
+    // For what the prompt's computation teaches: it had the rank to itself.
+    bool alone = false;
+    std::uint32_t fresh = 0;  // as predicted
+    Instant submitted_at;
   };
   Running& at(Leg leg) { return legs_[leg == Leg::kPrefill ? 0 : 1]; }
   Status submit_legs(const Placement& placement);
-  Status submit_leg(RankId rank, const HandoffRef& handoff, std::uint32_t fresh);
+  Status submit_leg(RankId rank, const HandoffRef& handoff, const RankLedger::Entry& part);
+  const WorkerView* worker_of(RankId rank) const;
+  bool is_idle(RankId rank) const;
+  void learn(Running& leg, const EngineOutput& output);
+  void explain();
   void end(Running& leg);
   void receive(Leg leg, EngineOutput output);
   void lost(Leg leg, EngineOutput output);
@@ -75,8 +90,12 @@ class EngineRun {
 
   GatewayContext& context_;
   Instant deadline_;
-  EngineRequest request_;  // `emitted` grows with the outputs
-  std::uint32_t cached_ = 0;
+  std::string request_id_;
+  EngineRequest request_;    // `emitted` grows with the outputs
+  PlacementRequest wanted_;  // as placed last; the model's name is request_'s by then
+  Admission::Slot slot_;     // among the requests that the engines have been given
+  RequestId waiting_id_;     // while it waits for the slot
+  Duration queued_{};
   std::array<Running, 2> legs_;          // prefill; decode or whole
   std::vector<std::uint32_t> received_;  // tokens so far, by choice
   std::uint32_t placed_at_ = 0;          // tokens of choice 0 when it was placed last

@@ -14,8 +14,19 @@
 namespace penstock::gateway {
 namespace {
 
-enum class RouteId : std::uint8_t { kRoot, kChat, kModels, kModel, kHealth, kReady, kMetrics };
-enum class Access : std::uint8_t { kPublic, kWithKey };
+enum class RouteId : std::uint8_t {
+  kRoot,
+  kChat,
+  kModels,
+  kModel,
+  kHealth,
+  kReady,
+  kMetrics,
+  kExplain
+};
+// An operator is who has the token of this process, which only its user can read (`penstock
+// explain` does); an API key does not help.
+enum class Access : std::uint8_t { kPublic, kWithKey, kOperator };
 
 struct Route {
   RouteId id;
@@ -35,6 +46,7 @@ constexpr std::array kRoutes = {
     Route{RouteId::kModels, "GET", "/models", Access::kWithKey},
     Route{RouteId::kModel, "GET", "/v1/models/{}", Access::kWithKey},
     Route{RouteId::kModel, "GET", "/models/{}", Access::kWithKey},
+    Route{RouteId::kExplain, "GET", "/admin/explain/{}", Access::kOperator},
 };
 
 // What stands for "{}" in the pattern; empty for a pattern without; nullopt when it does not match.
@@ -148,7 +160,8 @@ std::optional<HttpResponse> Gateway::refuse(const HttpRequest& request,
   if (found.route != nullptr) {
     record.route = found.route->pattern;
     if (found.route->access == Access::kPublic) return std::nullopt;
-    const Status known = authenticate(request, record);
+    const Status known = found.route->access == Access::kOperator ? check_operator(request)
+                                                                  : authenticate(request, record);
     if (known) return std::nullopt;
     HttpResponse response = error_response(known.error(), record);
     response.headers.push_back({"www-authenticate", "Bearer"});
@@ -194,6 +207,9 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
         break;
       case RouteId::kMetrics:
         response = metrics(record);
+        break;
+      case RouteId::kExplain:
+        response = explain(found.rest, record);
         break;
     }
   }
@@ -247,6 +263,26 @@ Status Gateway::authenticate(const HttpRequest& request, RequestRecord& record) 
   if (!name) return fail(ErrorCode::kUnauthenticated, "the API key is not valid");
   record.key_name = std::move(*name);
   return {};
+}
+
+Status Gateway::check_operator(const HttpRequest& request) const {
+  const std::string_view token = bearer_token(request.header("authorization"));
+  if (context_.is_operator && !token.empty() && context_.is_operator(token)) return {};
+  return fail(ErrorCode::kUnauthenticated,
+              "this is for the operator of this server; use `penstock explain` on its machine");
+}
+
+HttpResponse Gateway::explain(std::string_view id, RequestRecord& record) const {
+  auto kept = context_.explain ? context_.explain(id) : std::nullopt;
+  if (kept) return json_response(std::move(*kept), record);
+  return error_response(
+      {ErrorCode::kNotFound,
+       fmt::format("nothing is known of the request {}: it was not placed, or is not among the "
+                   "last ones; its id is in the access log and in the answer's x-request-id header",
+                   printable_name(id)),
+       {},
+       {}},
+      record);
 }
 
 HttpResponse Gateway::models(RequestRecord& record) const {

@@ -48,6 +48,8 @@ class Gateway {
   Task<void> dispatch(HttpExchange& exchange, RequestRecord& record);
   Task<void> chat(HttpExchange& exchange, RequestRecord& record);
   Status authenticate(const HttpRequest& request, RequestRecord& record) const;
+  Status check_operator(const HttpRequest& request) const;
+  HttpResponse explain(std::string_view id, RequestRecord& record) const;
   HttpResponse models(RequestRecord& record) const;
   HttpResponse model(std::string_view name, RequestRecord& record) const;
   protocol::ModelCard card(std::string_view name, const ServedModel& served) const;

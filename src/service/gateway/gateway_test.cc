@@ -554,4 +554,199 @@ TEST_CASE("tool calls and reasoning reach the client in their own fields") {
   CHECK(rig.last().usage.reasoning_tokens > 0);
 }
 
+TEST_CASE("beyond what the engines may have at once requests wait, tenants in turn") {
+  Rig rig;
+  rig.context.authenticate = [](std::string_view key) { return std::optional(std::string(key)); };
+  rig.context.tenants["gold"] = {1, 1};
+  rig.context.limits.admission.running_max = 1;
+  const auto chat = [&](const char* key, const char* extra = "") {
+    return rig.send(
+        "POST", "/v1/chat/completions",
+        R"({"model":"nano","messages":[{"role":"user","content":"Hi"}])" + std::string(extra) + "}",
+        {{"x-api-key", key}, {"content-type", "application/json"}});
+  };
+  const auto first = chat("ann");
+  const auto later = chat("ann", R"(,"service_tier":"flex")");
+  const auto second = chat("ann");
+  const auto third = chat("bob");
+  const auto golden = chat("gold");
+  CHECK(rig.engines.submitted == 1);
+  CHECK(rig.context.admission.queued() == 4);
+  CHECK(rig.context.admission.running() == 1);
+  CHECK(rig.context.ledger.requests() == 1);  // who waits holds nothing
+  rig.clock.advance(std::chrono::seconds(1));
+  for (const auto& next : {first, golden, second, third, later}) {
+    CHECK(!next->finished);
+    rig.emit_text("x", FinishReason::kLength);
+    rig.clock.advance(std::chrono::milliseconds(1));
+    CHECK(next->status == 200);
+  }
+  CHECK(contains(rig.last().placement, "; queued 1"));
+  CHECK(*rig.last().queue >= std::chrono::seconds(1));
+  CHECK(rig.context.admission.running() == 0);
+  CHECK(rig.context.admission.queued() == 0);
+  CHECK(rig.context.ledger.empty());
+  rig.clock.advance(std::chrono::seconds(1));
+  CHECK(rig.clock.timers() == 0);
+}
+
+TEST_CASE("what waits too long, is too much, or gives way is told when to come again") {
+  Rig rig;
+  rig.context.authenticate = [](std::string_view key) { return std::optional(std::string(key)); };
+  rig.context.tenants["gold"] = {1, 1};
+  auto& limits = rig.context.limits.admission;
+  limits = {1, 2, 1, std::chrono::seconds(5)};
+  const auto chat = [&](const char* key) {
+    return rig.send("POST", "/v1/chat/completions",
+                    R"({"model":"nano","messages":[{"role":"user","content":"Hi"}]})",
+                    {{"x-api-key", key}, {"content-type", "application/json"}});
+  };
+  const auto refused = [&](const std::shared_ptr<Answered>& answer, int status,
+                           std::string_view limit) {
+    CHECK(answer->status == status);
+    CHECK(answer->header("retry-after") == "1");
+    CHECK(rig.last().limit == limit);
+    CHECK(rig.last().status == status);
+  };
+  const auto running = chat("ann");
+  const auto waiting = chat("ann");
+  refused(chat("ann"), 429, "limits.tenant_queue");
+  const auto displaced = chat("bob");
+  refused(chat("cat"), 503, "limits.queue");
+  const auto golden = chat("gold");
+  refused(displaced, 503, "limits.queue");
+  CHECK(rig.context.admission.queued() == 2);
+  rig.clock.advance(std::chrono::milliseconds(5001));
+  refused(waiting, 503, "limits.queue_time");
+  CHECK(contains(golden->body, "limits.queue_time"));
+  CHECK(rig.context.admission.queued() == 0);
+  CHECK(rig.engines.submitted == 1);
+  rig.emit_text("x", FinishReason::kLength);
+  CHECK(running->status == 200);
+  CHECK(rig.gateway.in_flight() == 0);
+  CHECK(rig.clock.timers() == 0);
+}
+
+TEST_CASE(
+    "a client that leaves while it waits is out of the queue at once, and stop ends the wait") {
+  Rig rig;
+  rig.context.limits.admission.running_max = 1;
+  const auto running = rig.chat();
+  const auto gone = rig.chat();
+  const auto stopped = rig.chat();
+  CHECK(rig.context.admission.queued() == 2);
+  gone->disconnect();
+  CHECK(rig.context.admission.queued() == 1);
+  CHECK(rig.gateway.in_flight() == 2);
+  CHECK(rig.last().outcome == "cancelled");
+  CHECK(rig.last().status == 499);
+  rig.gateway.stop_running({ErrorCode::kUnavailable, "the server is shutting down", {}, {}});
+  rig.clock.run();
+  CHECK(stopped->status == 503);
+  CHECK(running->status == 503);
+  CHECK(rig.gateway.in_flight() == 0);
+  CHECK(rig.context.admission.queued() == 0);
+  CHECK(rig.context.admission.running() == 0);
+  CHECK(rig.context.ledger.empty());
+  rig.clock.advance(std::chrono::seconds(1));
+  CHECK(rig.clock.timers() == 0);
+}
+
+TEST_CASE(
+    "requests wait for KV on the decode rank, and go when a load or an end says there is some") {
+  Rig rig;
+  EngineLoad& load = rig.engines.worker(0).loads[0];
+  load.kv_tokens_total = Tokens(1000);
+  const auto first = rig.chat(R"(,"max_tokens":50)");
+  CHECK(rig.engines.submitted == 1);
+  load.kv_tokens_used = Tokens(990);
+  load.running = 1;
+  const auto second = rig.chat(R"(,"max_tokens":50)");
+  CHECK(rig.engines.submitted == 1);
+  CHECK(rig.context.admission.queued() == 1);
+  load.kv_tokens_used = Tokens(500);
+  rig.clock.advance(std::chrono::milliseconds(25));
+  CHECK(rig.engines.submitted == 2);
+  load.kv_tokens_used = Tokens(990);
+  const auto third = rig.chat(R"(,"max_tokens":50)");
+  CHECK(rig.engines.submitted == 2);
+  rig.engines.kill(0);  // nothing to wait for in the queue: it waits for a worker
+  rig.clock.advance(std::chrono::milliseconds(25));
+  CHECK(rig.context.admission.queued() == 0);
+  load = {};
+  rig.engines.worker(0).connected = true;
+  rig.clock.advance(std::chrono::milliseconds(100));
+  for (int i = 0; i < 3; ++i)
+    rig.emit_text("x", FinishReason::kLength);
+  for (const auto& answer : {first, second, third})
+    CHECK(answer->status == 200);
+  CHECK(rig.context.admission.running() == 0);
+  CHECK(rig.context.ledger.empty());
+}
+
+TEST_CASE("the first token of a prompt that was alone on its rank says what prompts cost") {
+  Rig rig;
+  const auto observed = [&] {
+    return rig.context.costs.types()[0].costs.error(routing::CostLaw::kPrefill).observations;
+  };
+  const auto answer = [&](std::uint32_t cached) {
+    EngineOutput output;
+    const auto& open = rig.engines.open().back();
+    output.request = open.request.id;
+    output.tokens = {{5, 0, {}}};
+    output.finish = FinishReason::kLength;
+    output.cached_tokens = cached;
+    rig.clock.advance(std::chrono::milliseconds(30));
+    rig.clock.post([sink = open.sink, output] { sink(output); });
+    rig.clock.run();
+  };
+  rig.chat();
+  answer(0);
+  CHECK(observed() == 1);
+  rig.chat();
+  answer(2);  // the way of cached KV is in the time
+  CHECK(observed() == 1);
+  rig.engines.worker(0).loads[0].running = 1;
+  rig.chat();
+  answer(0);
+  CHECK(observed() == 1);
+}
+
+TEST_CASE("a placement is explained to the operator only, with nothing of the request in it") {
+  Rig rig;
+  std::vector<PlacementExplanation> kept;
+  rig.context.keep_explanation = [&](PlacementExplanation e) { kept.push_back(std::move(e)); };
+  rig.context.explain = [&](std::string_view id) -> std::optional<std::string> {
+    for (const auto& e : kept)
+      if (e.request_id == id) return R"({"model":")" + e.model + "\"}";
+    return std::nullopt;
+  };
+  rig.send("POST", "/v1/chat/completions",
+           R"({"model":"nano","messages":[{"role":"user","content":"Hi"}]})",
+           {{"x-request-id", "r1"}, {"content-type", "application/json"}});
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].request_id == "r1");
+  CHECK(kept[0].decode->chosen == "worker-1");
+  CHECK(contains(kept[0].summary, "only candidate"));
+  rig.engines.kill(0);
+  rig.clock.advance(std::chrono::milliseconds(100));
+  rig.engines.worker(0).connected = true;
+  rig.clock.advance(std::chrono::milliseconds(100));
+  REQUIRE(kept.size() == 2);
+  CHECK(kept[1].placement == 1);
+
+  CHECK(rig.send("GET", "/admin/explain/r1")->status == 401);  // nobody is an operator here
+  rig.context.authenticate = [](std::string_view) { return std::optional(std::string("ci")); };
+  rig.context.is_operator = [](std::string_view token) { return token == "op"; };
+  CHECK(rig.send("GET", "/admin/explain/r1", {}, {{"x-api-key", "any"}})->status == 401);
+  CHECK(rig.send("GET", "/admin/explain/r1", {}, {{"authorization", "Bearer any"}})->status == 401);
+  const std::vector<HttpHeader> token = {{"authorization", "Bearer op"}};
+  CHECK(rig.send("GET", "/admin/explain/r1", {}, token)->body == R"({"model":"nano"})");
+  CHECK(rig.last().route == "/admin/explain/{}");
+  const auto unknown = rig.send("GET", "/admin/explain/r2", {}, token);
+  CHECK(unknown->status == 404);
+  CHECK(contains(unknown->body, "nothing is known of the request r2"));
+  rig.emit_text("x", FinishReason::kLength);
+}
+
 }  // namespace penstock::gateway

@@ -1,26 +1,40 @@
-// place(): which ranks run a request, and why.
+// Placer: which ranks run a request, and why.
 //
 // Ranks of prefill workers compute prompts, ranks of decode workers go on after them; a mixed rank,
 // and any decode rank, can do both. With prefill and decode ranks whose KV is the same, a request
 // gets a pair, unless computing its prompt on the decode rank is short (local_prefill_max) and
 // predicted to be done before queue, prefill and transfer would be: mostly long hits with a short
 // tail. Without a rank of one kind the others do its work: slower for everyone, but nothing stops.
-// Among equals: the least predicted waiting for prefill, the fewest requests for decode, the least
-// KV, the lowest id. The balancers replace these choices behind this function.
 //
-// Units: seconds from measured prefill costs (EngineLoad::prefill); a rank that has not measured
-// yet counts kUnknownTokenSeconds a token. Errors: kUnavailable when no worker can take the
-// request, with the reason. Concurrency: pure, of the views and the ledger. Source: design.md
-// sections 5 and 7.
+// Which rank of a kind is asked of a policy (core/routing/policies.h), one for prefill and one for
+// decode per model: the prefill and the decode balancer, or an alternative by name. The views that
+// they decide on are made of the workers' loads, of what this shard has placed since (RankLedger)
+// and of predicted times. A rank is taken for an engine of its own: the embedded engine's ranks
+// don't wait for each other.
+//
+// The room for KV on decode ranks is respected while there is any; a request that must be placed
+// all the same (has_room() said so, or a worker was lost) waits in its engine.
+//
+// Units: seconds, from prefill costs as the rank has measured them (EngineLoad::prefill), else from
+// EngineCosts. Errors: kUnavailable when no worker can take the request, with the reason.
+// Cost: O(ranks); memory is reused and bounded by ranks and models. Concurrency: shard thread only.
+// Source: design.md sections 5 and 7; docs/routing.md.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
+#include "core/routing/policy.h"
+#include "core/routing/prefill_balancer.h"
 #include "port/engine_client.h"
+#include "service/gateway/engine_costs.h"
+#include "service/gateway/explanation.h"
 #include "service/gateway/rank_ledger.h"
 
 namespace penstock::gateway {
@@ -32,12 +46,17 @@ struct PlacementLimits {
   double bandwidth_far = 0.5e9;
   Duration handoff_base = std::chrono::microseconds(1500);  // after the prompt's last token
   bool disaggregate = true;  // false: one rank does all, whatever its role
+  // New requests wait in front while every rank that could compute them has this much to do.
+  Duration prefill_backlog = std::chrono::seconds(2);
 };
 
 struct PlacementRequest {
   std::string_view model;
   std::uint32_t tokens = 0;  // to be held before the first new one: prompt and emitted
   std::uint32_t cached = 0;  // of them, expected from the KV cache
+  std::uint32_t output = 0;  // tokens expected of each choice
+  std::uint32_t choices = 1;
+  std::uint64_t session = 0;  // hash of what the client calls one; 0: nothing
 };
 
 struct Placement {
@@ -48,17 +67,102 @@ struct Placement {
   Epoch epoch;
   ModelDescription model;
   std::uint32_t fresh = 0;  // tokens to compute
-  std::string reason;  // "prefill-0 computes 2000 tokens (14 ms after 3 ms) for decode-0 (...)"
+  std::string reason;       // "prefill-0 for decode-0: 2000 tokens in 14 ms, ..."
+  // What it will hold on `decode`, and on `prefill` until that is done.
+  std::uint64_t kv_tokens = 0;
+  std::uint64_t prompt_kv_tokens = 0;
+  Duration compute{};  // predicted, of the fresh tokens where they are computed
 };
 
+// What a decision is made from.
+struct PlacementState {
+  std::span<const WorkerView> workers;  // by id
+  const RankLedger& ledger;
+  EngineCosts& costs;
+  const PlacementLimits& limits;
+  Instant now;
+  Rng& rng;  // for policies that draw
+};
+
+struct PolicyNames {
+  std::string prefill = "prefill-balancer";
+  std::string decode = "decode-balancer";
+};
+
+class Placer {
+ public:
+  Placer();  // with the balancers
+  // kInvalidArgument, with the list, for a name that is unknown.
+  static Result<Placer> make(const PolicyNames& names);
+
+  Result<Placement> place(const PlacementState& state, const PlacementRequest& request);
+  // The last place(), with the scores of the best candidates; before anything else is asked.
+  PlacementExplanation explain() const;
+
+  // Whether an engine has room for the request now, or there is none to wait for. Decides nothing.
+  bool has_room(const PlacementState& state, const PlacementRequest& request);
+  // What the request is predicted to take of the engines.
+  double work_seconds(const PlacementState& state, const PlacementRequest& request);
+
+ private:
+  // A rank that could run the request.
+  struct Candidate {
+    const WorkerView* worker = nullptr;
+    const ModelDescription* model = nullptr;
+    const EngineLoad* load = nullptr;
+    RankId id;
+    RankLedger::Entry own;
+    PrefillCoefficients cost;
+    double queue_seconds = 0;  // until a prompt that comes now is begun
+
+    WorkerRole role() const { return worker->description.role; }
+    std::uint32_t requests() const;
+    std::int64_t kv_tokens() const;
+    double prefill_seconds(double context, double fresh) const;
+    std::string name() const;
+  };
+  // The ranks of one kind and the decision between them.
+  struct Pool {
+    std::vector<Candidate> ranks;
+    std::vector<routing::RankView> views;
+    routing::Decision decision;
+    const routing::PlacementPolicy* policy = nullptr;  // that has decided; null: it was not asked
+  };
+  struct Policies {
+    std::unique_ptr<routing::PlacementPolicy> prefill;
+    routing::PrefillBalancer* balancer = nullptr;  // when that is it
+    std::unique_ptr<routing::PlacementPolicy> decode;
+  };
+
+  void gather(const PlacementState& state, std::string_view model);
+  Policies& policies(std::string_view model);
+  const Candidate& choose_decode(const PlacementState& state, const PlacementRequest& request);
+  const Candidate* choose_prefill(const PlacementState& state, const PlacementRequest& request,
+                                  const Candidate* decode);
+  Result<Placement> decide(const PlacementState& state, const PlacementRequest& request);
+  std::string why(const Pool& pool) const;
+  LegExplanation explain(const Pool& pool) const;
+
+  PolicyNames names_;
+  std::map<std::string, Policies, std::less<>> policies_;  // by model
+  // Of the last decision.
+  Pool prefill_;
+  Pool others_;  // decode and mixed
+  std::size_t draining_ = 0;
+  PlacementRequest request_;
+  std::string reason_;
+};
+
+// "prefill-balancer" and the alternatives; the same for decode.
+std::vector<std::string_view> prefill_policy_names();
+std::vector<std::string_view> decode_policy_names();
+
+// The model as a worker serves it that could take a request now; the first one's.
+const ModelDescription* served_model(std::span<const WorkerView> workers, std::string_view model);
 // The context length of the model on the first worker known to serve it; nullopt for none.
 std::optional<std::uint32_t> context_length(std::span<const WorkerView> workers,
                                             std::string_view model);
-
 // Whether somebody could take a request for the model now.
 bool is_served(std::span<const WorkerView> workers, std::string_view model);
-
-Result<Placement> place(std::span<const WorkerView> workers, const RankLedger& ledger,
-                        const PlacementRequest& request, const PlacementLimits& limits);
 
 }  // namespace penstock::gateway

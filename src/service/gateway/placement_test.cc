@@ -1,5 +1,9 @@
 #include "service/gateway/placement.h"
 
+#include <fmt/format.h>
+#include <algorithm>
+#include <map>
+
 #include <doctest/doctest.h>
 
 namespace penstock::gateway {
@@ -31,14 +35,26 @@ struct Plan {
       worker(3, "d0", WorkerRole::kDecode), worker(4, "d1", WorkerRole::kDecode)};
   RankLedger ledger;
   PlacementLimits limits;
+  EngineCosts costs;
+  Placer placer;
+  Rng rng{1};
+  Instant now{};
 
+  PlacementState state() { return {workers, ledger, costs, limits, now, rng}; }
+  Result<Placement> place(const PlacementRequest& request) {
+    return placer.place(state(), request);
+  }
   Placement at(std::uint32_t tokens, std::uint32_t cached = 0) {
-    auto placed = place(workers, ledger, {"m", tokens, cached}, limits);
+    auto placed = place({"m", tokens, cached});
     REQUIRE(placed);
     CHECK(!placed->reason.empty());
     return *placed;
   }
 };
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -58,7 +74,8 @@ TEST_CASE("a prompt goes to the prefill rank that begins it first, its answer to
   CHECK(placed.prefill->worker == WorkerId(2));
   CHECK(placed.decode.worker == WorkerId(4));
   // What this shard has placed counts before any load tells of it.
-  const RankPermit permit(plan.ledger, {WorkerId(2), 0}, {1000, 1});
+  const RankPermit permit(plan.ledger, {WorkerId(2), 0},
+                          {1000, 1, 1000, std::chrono::milliseconds(100)});
   CHECK(plan.at(2000).prefill->worker == WorkerId(1));
 }
 
@@ -120,19 +137,19 @@ TEST_CASE("a pool that is gone or draining is replaced by the others") {
   Placement placed = plan.at(2000);
   CHECK_FALSE(placed.prefill);
   CHECK(placed.decode.worker == WorkerId(3));
-  plan = Plan();
+  plan.workers = Plan().workers;
   plan.workers[2].connected = false;
   plan.workers[3].draining = true;
   placed = plan.at(2000);
   CHECK_FALSE(placed.prefill);
   CHECK(placed.decode.worker == WorkerId(1));
   plan.workers[0].connected = plan.workers[1].connected = false;
-  const auto none = place(plan.workers, plan.ledger, {"m", 10, 0}, plan.limits);
+  const auto none = plan.place({"m", 10});
   REQUIRE(!none);
   CHECK(none.error().code == ErrorCode::kUnavailable);
   CHECK(none.error().message.find("draining: 1") != std::string::npos);
   CHECK_FALSE(is_served(plan.workers, "m"));
-  CHECK_FALSE(place(Plan().workers, plan.ledger, {"other", 10, 0}, plan.limits));
+  CHECK_FALSE(Plan().place({"other", 10}));
 }
 
 TEST_CASE("mixed workers do both") {
@@ -144,22 +161,197 @@ TEST_CASE("mixed workers do both") {
   CHECK(placed.decode.worker == WorkerId(2));
 }
 
+TEST_CASE("every policy places, and the reason says which one and why") {
+  for (const std::string_view prefill : prefill_policy_names()) {
+    for (const std::string_view decode : decode_policy_names()) {
+      CAPTURE(prefill);
+      CAPTURE(decode);
+      Plan plan;
+      auto made = Placer::make({std::string(prefill), std::string(decode)});
+      REQUIRE(made);
+      plan.placer = std::move(*made);
+      for (int i = 0; i < 20; ++i) {
+        const Placement placed = plan.at(2000);
+        REQUIRE(placed.prefill);
+        CHECK(placed.prefill->worker <= WorkerId(2));
+        CHECK(placed.decode.worker >= WorkerId(3));
+        CHECK(contains(placed.reason, std::string(prefill) + ": "));
+        CHECK(contains(placed.reason, std::string(decode) + ": "));
+      }
+    }
+  }
+  const auto unknown = Placer::make({"best", "decode-balancer"});
+  REQUIRE(!unknown);
+  CHECK(contains(unknown.error().message,
+                 "unknown prefill policy \"best\"; there are: "
+                 "prefill-balancer, random, round-robin"));
+  CHECK_FALSE(Placer::make({"prefill-balancer", "prefill-balancer"}));
+}
+
+TEST_CASE("round robin takes turns at both ends") {
+  Plan plan;
+  plan.placer = *Placer::make({"round-robin", "round-robin"});
+  std::vector<std::uint64_t> prefill;
+  std::vector<std::uint64_t> decode;
+  for (int i = 0; i < 4; ++i) {
+    const Placement placed = plan.at(2000);
+    prefill.push_back(placed.prefill->worker.value);
+    decode.push_back(placed.decode.worker.value);
+  }
+  CHECK((prefill == std::vector<std::uint64_t>{1, 2, 1, 2}));
+  CHECK((decode == std::vector<std::uint64_t>{3, 4, 3, 4}));
+}
+
+TEST_CASE("a session stays where it is, and another policy's choice still needs the same KV") {
+  Plan plan;
+  plan.placer = *Placer::make({"session-affinity", "session-affinity"});
+  std::map<std::uint64_t, int> homes;
+  for (std::uint64_t session = 1; session < 40; ++session) {
+    PlacementRequest request{"m", 2000};
+    request.session = session;
+    const RankId home = *plan.place(request)->prefill;
+    CHECK(plan.place(request)->prefill == home);
+    ++homes[home.worker.value];
+  }
+  CHECK(homes.size() == 2);
+  plan.workers[0].description.models[0].kv.kv_format = "another";
+  for (std::uint64_t session = 1; session < 40; ++session) {
+    PlacementRequest request{"m", 2000};
+    request.session = session;
+    CHECK(plan.place(request)->prefill->worker == WorkerId(2));
+  }
+}
+
+TEST_CASE("KV that is promised counts, and room on decode ranks is respected while there is any") {
+  Plan plan;
+  for (std::size_t i : {2, 3}) {
+    plan.workers[i].loads[0].kv_tokens_total = Tokens(10'000);
+    plan.workers[i].loads[0].running = 1;
+  }
+  plan.workers[3].loads[0].kv_tokens_used = Tokens(1000);
+  PlacementRequest request{"m", 3000};
+  request.output = 500;
+  request.choices = 2;
+  CHECK(plan.place(request)->decode.worker == WorkerId(3));
+  CHECK(plan.place(request)->kv_tokens == 4000);
+  const RankPermit promised(plan.ledger, {WorkerId(3), 0}, {0, 1, 8000, {}});
+  CHECK(plan.place(request)->decode.worker == WorkerId(4));
+  CHECK(plan.placer.has_room(plan.state(), request));
+  // Nobody has room: a request that is placed all the same waits in its engine.
+  plan.workers[3].loads[0].kv_tokens_used = Tokens(7000);
+  CHECK_FALSE(plan.placer.has_room(plan.state(), request));
+  CHECK(plan.place(request)->decode.worker == WorkerId(4));
+  // An idle rank takes what is too large for it: the engine says so, nobody waits for ever.
+  plan.workers[3].loads[0].running = 0;
+  CHECK(plan.placer.has_room(plan.state(), request));
+  request.tokens = 20'000;
+  CHECK(plan.place(request)->decode.worker == WorkerId(4));
+}
+
+TEST_CASE("new prompts wait in front while every rank that computes them has a backlog") {
+  Plan plan;
+  const PlacementRequest request{"m", 100};
+  plan.workers[0].loads[0].prompt_tokens_waiting = 30'000;  // 3 s
+  CHECK(plan.placer.has_room(plan.state(), request));
+  plan.workers[1].loads[0].prompt_tokens_waiting = 30'000;
+  CHECK_FALSE(plan.placer.has_room(plan.state(), request));
+  plan.limits.prefill_backlog = std::chrono::seconds(4);
+  CHECK(plan.placer.has_room(plan.state(), request));
+  plan.limits.prefill_backlog = std::chrono::seconds(2);
+  plan.limits.disaggregate = false;  // decode ranks compute, and have nothing to do
+  CHECK(plan.placer.has_room(plan.state(), request));
+  // With nobody there, there is nothing to wait for in the queue.
+  plan.workers.clear();
+  CHECK(plan.placer.has_room(plan.state(), request));
+}
+
+TEST_CASE("the last decision is explained: candidates, scores, reasons, at most so many") {
+  Plan plan;
+  plan.workers = {worker(1, "p", WorkerRole::kPrefill, 40), worker(2, "d", WorkerRole::kDecode, 2)};
+  plan.workers[0].loads[0].prompt_tokens_waiting = 10;
+  plan.workers[1].loads[0].running = 3;
+  const Placement placed = plan.at(2000, 500);
+  const PlacementExplanation explained = plan.placer.explain();
+  CHECK(explained.model == "m");
+  CHECK(explained.tokens == 2000);
+  CHECK(explained.cached_tokens == 500);
+  CHECK(explained.summary == placed.reason);
+  REQUIRE(explained.prefill);
+  CHECK(explained.prefill->policy == "prefill-balancer");
+  CHECK(explained.prefill->ranks == 40);
+  CHECK(explained.prefill->candidates == 40);
+  CHECK(explained.prefill->chosen == fmt::format("p/{}", placed.prefill->rank));
+  REQUIRE(explained.prefill->best.size() == LegExplanation::kCandidatesShown);
+  CHECK(explained.prefill->best[0].rank == explained.prefill->chosen);
+  CHECK(explained.prefill->best[0].compute_seconds == doctest::Approx(0.15));
+  REQUIRE(explained.decode);
+  CHECK(explained.decode->chosen == "d/1");
+  REQUIRE(explained.decode->best.size() == 2);
+  CHECK(explained.decode->best[1].rank == "d/0");
+  CHECK(explained.decode->best[1].requests == 3);
+  CHECK(*explained.decode->best[0].score < *explained.decode->best[1].score);
+  // A mixed rank decides alone.
+  plan.workers = {worker(1, "a", WorkerRole::kMixed)};
+  plan.at(10);
+  CHECK_FALSE(plan.placer.explain().prefill);
+  CHECK(plan.placer.explain().decode->reason == "only candidate");
+}
+
+TEST_CASE("decisions over many ranks need no more memory than the first one") {
+  Plan plan;
+  plan.limits.local_prefill_max = Duration::zero();
+  plan.workers.clear();
+  for (std::uint64_t id = 1; id <= 128; ++id)
+    plan.workers.push_back(
+        worker(id, "w", id % 2 != 0 ? WorkerRole::kPrefill : WorkerRole::kDecode, 8));
+  std::vector<RankPermit> permits;
+  for (std::uint32_t i = 0; i < 3000; ++i) {
+    plan.now += std::chrono::milliseconds(10);
+    PlacementRequest request{"m", 100 + i % 3000};
+    request.output = 100;
+    const auto placed = plan.place(request);
+    REQUIRE(placed);
+    REQUIRE(placed->prefill);
+    permits.emplace_back(
+        plan.ledger, *placed->prefill,
+        RankLedger::Entry{placed->fresh, 1, placed->prompt_kv_tokens, placed->compute});
+    permits.emplace_back(plan.ledger, placed->decode,
+                         RankLedger::Entry{0, 1, placed->kv_tokens, {}});
+    if (permits.size() > 1024) permits.erase(permits.begin(), permits.begin() + 2);
+  }
+  // Level: 512 requests at a time on 512 ranks.
+  std::uint32_t most = 0;
+  for (const WorkerView& w : plan.workers)
+    for (const auto& [rank, entry] : plan.ledger.of_worker(w.description.id))
+      if (w.description.role == WorkerRole::kDecode) most = std::max(most, entry.requests);
+  CHECK(most <= 2);
+  permits.clear();
+  CHECK(plan.ledger.empty());
+}
+
 TEST_CASE("a ledger is empty when its permits are gone") {
   RankLedger ledger;
   const RankId rank{WorkerId(1), 2};
   {
-    RankPermit a(ledger, rank, {100, 1});
-    RankPermit b(ledger, rank, {50, 1});
-    CHECK(ledger.of(rank) == RankLedger::Entry{150, 2});
+    const Duration ms = std::chrono::milliseconds(1);
+    RankPermit a(ledger, rank, {100, 1, 400, 3 * ms});
+    RankPermit b(ledger, rank, {50, 1, 60, ms});
+    const RankPermit other(ledger, {WorkerId(1), 0}, {1, 1, 1, ms});
+    const RankPermit another(ledger, {WorkerId(2), 0}, {1, 1, 1, ms});
+    CHECK(ledger.of(rank) == RankLedger::Entry{150, 2, 460, 4 * ms});
+    CHECK(ledger.of({WorkerId(1), 1}) == RankLedger::Entry{});
+    REQUIRE(ledger.of_worker(WorkerId(1)).size() == 2);
+    CHECK(ledger.of_worker(WorkerId(1))[1].first == rank);
+    CHECK(ledger.of_worker(WorkerId(3)).empty());
     a.prompt_done();
     a.prompt_done();
-    CHECK(ledger.of(rank) == RankLedger::Entry{50, 2});
+    CHECK(ledger.of(rank) == RankLedger::Entry{50, 2, 460, ms});
     RankPermit c = std::move(a);
     a = std::move(b);
-    CHECK(ledger.of(rank) == RankLedger::Entry{50, 2});
+    CHECK(ledger.of(rank) == RankLedger::Entry{50, 2, 460, ms});
     c.give_back();
     c.give_back();
-    CHECK(ledger.of(rank) == RankLedger::Entry{50, 1});
+    CHECK(ledger.of(rank) == RankLedger::Entry{50, 1, 60, ms});
   }
   CHECK(ledger.empty());
 }

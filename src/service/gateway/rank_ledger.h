@@ -2,62 +2,83 @@
 //
 // Loads come with frames, so they lag; a burst of requests would all see the same idle rank. The
 // ledger adds what the shard itself has under way. A RankPermit holds a request's part and gives it
-// back, however the request ends.
+// back, however the request ends. KV counts from the moment a leg is submitted, with what the
+// answer is expected to add; a request that waits in front of the engines holds none.
 //
 // Invariants: everything is zero when no permit is alive. Units: tokens of prompts to be computed,
-// requests. Concurrency: one shard's thread; the ledger outlives its permits.
+// requests, tokens of KV, predicted time of those prompts. Cost: O(log n) to find, O(n) to add and
+// remove (ranks in use; they lie in one array, in order, for placement to walk along).
+// Concurrency: one shard's thread; the ledger outlives its permits.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
-#include <map>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/units.h"
+#include "core/routing/policy.h"
 
 namespace penstock::gateway {
 
-struct RankId {
-  WorkerId worker;
-  std::uint32_t rank = 0;
-  auto operator<=>(const RankId&) const = default;
-};
+using routing::RankId;
 
 class RankLedger {
  public:
   struct Entry {
     std::uint64_t prompt_tokens = 0;
     std::uint32_t requests = 0;
+    std::uint64_t kv_tokens = 0;
+    Duration prompt_time{};
     auto operator<=>(const Entry&) const = default;
   };
+  using Item = std::pair<RankId, Entry>;
 
   Entry of(RankId rank) const {
-    const auto found = entries_.find(rank);
-    return found == entries_.end() ? Entry{} : found->second;
+    const auto at = find(rank);
+    return at == items_.end() || at->first != rank ? Entry{} : at->second;
   }
-  bool empty() const { return entries_.empty(); }
+  // Those of one worker, by rank.
+  std::span<const Item> of_worker(WorkerId worker) const {
+    const auto at = find({worker, 0});
+    auto end = at;
+    while (end != items_.end() && end->first.worker == worker)
+      ++end;
+    return {at, end};
+  }
+  bool empty() const { return items_.empty(); }
   std::uint64_t requests() const {
     std::uint64_t sum = 0;
-    for (const auto& [rank, entry] : entries_)
+    for (const auto& [rank, entry] : items_)
       sum += entry.requests;
     return sum;
   }
 
  private:
   friend class RankPermit;
-  void add(RankId rank, Entry part) {
-    Entry& entry = entries_[rank];
-    entry.prompt_tokens += part.prompt_tokens;
-    entry.requests += part.requests;
+  std::vector<Item>::const_iterator find(RankId rank) const {
+    return std::ranges::lower_bound(items_, rank, {}, &Item::first);
   }
-  void remove(RankId rank, Entry part) {
-    const auto found = entries_.find(rank);
-    found->second.prompt_tokens -= part.prompt_tokens;
-    found->second.requests -= part.requests;
-    if (found->second == Entry{}) entries_.erase(found);
+  void add(RankId rank, const Entry& part) {
+    auto at = std::ranges::lower_bound(items_, rank, {}, &Item::first);
+    if (at == items_.end() || at->first != rank) at = items_.insert(at, {rank, {}});
+    at->second.prompt_tokens += part.prompt_tokens;
+    at->second.requests += part.requests;
+    at->second.kv_tokens += part.kv_tokens;
+    at->second.prompt_time += part.prompt_time;
+  }
+  void remove(RankId rank, const Entry& part) {
+    const auto at = std::ranges::lower_bound(items_, rank, {}, &Item::first);
+    at->second.prompt_tokens -= part.prompt_tokens;
+    at->second.requests -= part.requests;
+    at->second.kv_tokens -= part.kv_tokens;
+    at->second.prompt_time -= part.prompt_time;
+    if (at->second == Entry{}) items_.erase(at);
   }
 
-  std::map<RankId, Entry> entries_;
+  std::vector<Item> items_;  // by rank
 };
 
 class RankPermit {
@@ -81,12 +102,14 @@ class RankPermit {
   // The prompt is computed.
   void prompt_done() {
     if (ledger_ == nullptr || part_.prompt_tokens == 0) return;
-    ledger_->remove(rank_, {part_.prompt_tokens, 0});
+    ledger_->remove(rank_, {part_.prompt_tokens, 0, 0, part_.prompt_time});
     part_.prompt_tokens = 0;
+    part_.prompt_time = {};
   }
   void give_back() {
     if (ledger_ != nullptr) std::exchange(ledger_, nullptr)->remove(rank_, part_);
   }
+  RankId rank() const { return rank_; }
 
  private:
   RankLedger* ledger_ = nullptr;

@@ -69,7 +69,7 @@ struct Rig {
     request.prompt = std::make_shared<const std::vector<TokenId>>(100, 5);
     request.sampling.max_tokens = 50;
     request.sampling.choices = choices;
-    auto placed = co_await run->place({"m", 100, 0});
+    auto placed = co_await run->place({"m", 100, 0, 30});
     REQUIRE(placed);
     REQUIRE(run->submit(*placed, std::move(request)));
     while (!finish) {
@@ -121,8 +121,13 @@ TEST_CASE("both legs are submitted at once and name the same handoff") {
   CHECK(decode.source_epoch == Epoch(7));
   CHECK(rig.engines.open()[0].worker == WorkerId(1));
   CHECK(rig.engines.open()[1].worker == WorkerId(2));
-  CHECK(rig.context.ledger.of({WorkerId(1), 0}) == RankLedger::Entry{100, 1});
-  CHECK(rig.context.ledger.of({WorkerId(2), 0}) == RankLedger::Entry{0, 1});
+  // The decode rank's KV is promised with the prefill leg, answer included.
+  const RankLedger::Entry prompt = rig.context.ledger.of({WorkerId(1), 0});
+  CHECK(prompt.prompt_tokens == 100);
+  CHECK(prompt.requests == 1);
+  CHECK(prompt.kv_tokens == 100);
+  CHECK(prompt.prompt_time > Duration::zero());
+  CHECK(rig.context.ledger.of({WorkerId(2), 0}) == RankLedger::Entry{0, 1, 130, {}});
 }
 
 TEST_CASE("the first token comes from whoever is first, once") {

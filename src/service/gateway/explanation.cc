@@ -1,0 +1,47 @@
+// Placer::explain(): the last decision, for people.
+#include <algorithm>
+#include <tuple>
+
+#include "service/gateway/placement.h"
+
+namespace penstock::gateway {
+
+LegExplanation Placer::explain(const Pool& pool) const {
+  const routing::Decision& decision = pool.decision;
+  LegExplanation out;
+  out.policy = pool.policy->name();
+  out.reason = routing::to_string(decision.reason);
+  out.ranks = static_cast<std::uint32_t>(pool.ranks.size());
+  out.candidates = decision.candidates;
+  if (decision.choice) out.chosen = pool.ranks[*decision.choice].name();
+  std::vector<std::uint32_t> order(pool.ranks.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i)
+    order[i] = i;
+  const std::size_t shown = std::min(order.size(), LegExplanation::kCandidatesShown);
+  std::ranges::partial_sort(
+      order, order.begin() + static_cast<std::ptrdiff_t>(shown), {},
+      [&](std::uint32_t i) { return std::tuple(decision.choice != i, decision.scores[i], i); });
+  for (std::size_t i = 0; i < shown; ++i) {
+    const routing::RankView& view = pool.views[order[i]];
+    const double score = decision.scores[order[i]];
+    out.best.push_back({pool.ranks[order[i]].name(),
+                        score == routing::kNotCandidate ? std::nullopt : std::optional(score),
+                        view.running + view.waiting, view.kv_tokens, view.kv_capacity,
+                        view.outstanding_seconds, view.compute_seconds, view.transfer_seconds});
+  }
+  return out;
+}
+
+PlacementExplanation Placer::explain() const {
+  PlacementExplanation out;
+  out.model = request_.model;
+  out.tokens = request_.tokens;
+  out.cached_tokens = request_.cached;
+  out.output_tokens = request_.output * request_.choices;
+  out.summary = reason_;
+  if (prefill_.policy != nullptr) out.prefill = explain(prefill_);
+  if (others_.policy != nullptr) out.decode = explain(others_);
+  return out;
+}
+
+}  // namespace penstock::gateway
