@@ -52,6 +52,13 @@ function(penstock_folder NAME)
     add_test(NAME ${NAME} COMMAND ${NAME}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${NAME} PROPERTIES TIMEOUT 900 LABELS unit)
     add_dependencies(unit_tests ${NAME}_test)
+    # Instrumenting the checks of tests takes a compiler three times as long as the code under test.
+    if(PENSTOCK_SANITIZE)
+      set_source_files_properties(${tests} PROPERTIES COMPILE_OPTIONS "-O0")
+      if(PENSTOCK_FUZZERS)
+        set_property(SOURCE ${tests} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=fuzzer-no-link)
+      endif()
+    endif()
   endif()
 
   if(PENSTOCK_FUZZERS)
