@@ -163,7 +163,7 @@ void StreamEngineClient::State::on_frame(std::size_t index, const wire::WorkerFr
     arm(index, view.heard_at + options.silent_max);
     if (on_link) on_link({id, link.address, true, {}});
   }
-  view.experts = link.checker.experts();
+  if (!frame.experts().empty()) view.experts = link.checker.experts();
   auto answers = link.checker.take_expert_answers();
   for (EngineOutput& output : *outputs)
     deliver(std::move(output));
