@@ -159,6 +159,7 @@ Result<Trace> read_mooncake(std::string_view text) {
     return read_json_line(trace, keys, line, number);
   }));
   close(trace, kMooncakeTick);
+  trace.tick_us = kMooncakeTick;
   return trace;
 }
 
@@ -197,6 +198,18 @@ Result<Trace> read_azure(std::string_view text) {
   }));
   close(trace, 1);
   return trace;
+}
+
+Result<Trace> read_trace(std::string_view text) {
+  std::string_view first = text.substr(0, text.find('\n'));
+  if (first.ends_with('\r')) first.remove_suffix(1);
+  if (first.starts_with("TIMESTAMP")) return read_azure(text);
+  if (first.contains("\"arrival_seconds\"")) return read_own(text, 512);
+  if (first.contains("\"timestamp\"")) return read_mooncake(text);
+  return bad(1,
+             "neither Mooncake's JSONL (timestamp, input_length, ...), nor the Azure CSV "
+             "(TIMESTAMP,ContextTokens,GeneratedTokens), nor our JSONL (arrival_seconds, "
+             "prompt_tokens, output_tokens)");
 }
 
 std::uint64_t block_in_copy(std::uint64_t block, std::uint32_t copy) {

@@ -38,6 +38,7 @@ struct Trace {
   std::vector<std::uint64_t> blocks;
   std::int64_t block_tokens = 512;
   std::int64_t duration_us = 0;  // one tick after the last arrival
+  std::int64_t tick_us = 0;      // how coarse its timestamps are; 0: not at all
 
   std::span<const std::uint64_t> blocks_of(const TraceRequest& request) const {
     return std::span(blocks).subspan(request.first_block, request.block_count);
@@ -51,6 +52,8 @@ inline constexpr std::size_t kTraceRequestsMax = 50'000'000;
 Result<Trace> read_mooncake(std::string_view text);
 Result<Trace> read_azure(std::string_view text);
 Result<Trace> read_own(std::string_view text, std::int64_t block_tokens);
+// Whichever of the three it is, by its first line. Own ones have blocks of 512 tokens.
+Result<Trace> read_trace(std::string_view text);
 
 // One arrival of a scaled trace.
 struct Arrival {

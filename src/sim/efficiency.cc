@@ -6,7 +6,6 @@
 namespace penstock::sim {
 namespace {
 
-constexpr std::int64_t kTickUs = 3'000'000;  // the conversation trace's timestamps are this coarse
 constexpr double kLeastCopies = 1e-3;
 constexpr double kMostCopies = 1e5;
 
@@ -17,7 +16,7 @@ std::vector<evaluate::Arrival> arrivals_of(const evaluate::Trace& trace, const L
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(plan.duration).count();
   return evaluate::scale(trace, {.copies = copies,
                                  .duration_us = us,
-                                 .tick_us = trace.block_tokens == 512 ? kTickUs : 0,
+                                 .tick_us = trace.tick_us,
                                  .seed = plan.seed});
 }
 
