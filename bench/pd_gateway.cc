@@ -265,7 +265,7 @@ Result<std::vector<Figure>> pd_gateway_figures(const Options& options) {
                     "--kv-cache", "off", "--gateway-threads", "1", "--access-log",
                     folder->path() + "/access.log", "--log-level", "error"}));
   const int rounds = options.quick ? 3 : 7;
-  const Duration window = options.quick ? 500ms : 2000ms;
+  const Duration window = options.quick ? 1500ms : 2000ms;
   std::vector<double> frame;
   std::vector<double> token;
   for (int i = 0; i < rounds; ++i) {

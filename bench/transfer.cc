@@ -42,7 +42,8 @@ using Steady = std::chrono::steady_clock;
 constexpr std::uint32_t kBlocks = 8;
 constexpr std::uint32_t kBlockBytes = 16 << 20;
 constexpr std::size_t kPoolBytes = std::size_t{kBlocks} * kBlockBytes;  // out of any cache
-constexpr std::size_t kReceiveBytes = std::size_t{1} << 20;             // of a raw receive
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kReceiveBytes = std::size_t{1} << 20;  // of a raw receive
 constexpr std::size_t kRoundBytes = std::size_t{32} << 20;
 constexpr std::uint32_t kSizes[] = {64 << 10, 1 << 20, 16 << 20};
 constexpr double kAim = 0.8;
@@ -265,7 +266,10 @@ Result<std::vector<Figure>> run_transfer(const Options& options) {
   const Fork sender([&](int report) { send_raw(pool, streams, report); });
   TRY(const Raw raw, Raw::open(sender.line(), streams));
   TRY(const auto reader, Reader::open(addresses));
-  std::vector<std::byte> to(kPoolBytes, std::byte{1});
+  // At a page, as pools are.
+  std::vector<std::byte> memory(kPoolBytes + kPageBytes, std::byte{1});
+  const std::size_t beyond = reinterpret_cast<std::uintptr_t>(memory.data()) % kPageBytes;
+  const auto to = std::span(memory).subspan(kPageBytes - beyond, kPoolBytes);
 
   std::vector<Figure> figures[3];
   for (const std::uint32_t bytes : kSizes) {
@@ -280,7 +284,7 @@ Result<std::vector<Figure>> run_transfer(const Options& options) {
       copied.push_back(copy_bytes_per_second(pool, slices, to.data()) / 1e9);
       for (std::size_t i = 0; i < addresses.size(); ++i) {
         if (i == 1) {
-          const auto part = std::span(to).subspan(round * kRoundBytes % kPoolBytes, kRoundBytes);
+          const auto part = to.subspan(round * kRoundBytes % kPoolBytes, kRoundBytes);
           received.push_back(raw.bytes_per_second(part, bytes) / 1e9);
         }
         got[i].push_back(reader->bytes_per_second(i, slices, to.data(), depth,
