@@ -51,6 +51,10 @@ function(penstock_folder NAME)
     target_link_libraries(${NAME}_test PRIVATE ${NAME} ${ARG_TEST})
     add_test(NAME ${NAME} COMMAND ${NAME}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${NAME} PROPERTIES TIMEOUT 900 LABELS unit)
+    # What waits for real time or threads of others has the machine to itself.
+    if(NAME MATCHES "^(io_|app$|bench$)")
+      set_tests_properties(${NAME} PROPERTIES RUN_SERIAL ON)
+    endif()
     add_dependencies(unit_tests ${NAME}_test)
     # Instrumenting the checks of tests takes a compiler three times as long as the code under test.
     if(PENSTOCK_SANITIZE)
