@@ -1,6 +1,7 @@
 #include "sim/cluster.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "sim/cluster_run.h"
 
@@ -249,14 +250,29 @@ void Cluster::miss(std::uint32_t id) {
 }
 
 // A rank takes something from the queue in front while it has less than the limit to do.
+//
+// Several gateways see the same room at the same time, and not what the others place. So they take
+// turns: after a rank's n-th report only as many of them may use it as prompts of the mean size
+// fit, other ones each time. A rank without anything to do is open to all.
 std::size_t Cluster::view_ready(std::size_t gateway) {
   const double limit = options_.front.ahead_steps * profile_.chunk_budget_seconds;
+  const std::size_t gateways = options_.gateways;
   std::size_t ready = 0;
   for (std::size_t r = 0; r < prefill_views_.size(); ++r) {
     RankView& view = prefill_views_[r];
     prefill_reports_.fill(gateway, r, view);
-    view.accepts =
-        prefill_accepts_[view.engine] && (front_.empty() || view.outstanding_seconds < limit);
+    view.accepts = prefill_accepts_[view.engine];
+    if (view.accepts && !front_.empty()) {
+      const double room = limit - view.outstanding_seconds;
+      view.accepts = room > 0;
+      if (view.accepts && gateways > 1 && view.outstanding_seconds > 0) {
+        const double fit = std::clamp(std::ceil(room / std::max(mean_quota_, 1e-6)), 1.0,
+                                      static_cast<double>(gateways));
+        const std::uint64_t turn = (gateway + prefill_reports_.number(r) + r) % gateways;
+        view.accepts =
+            static_cast<double>(turn) < fit && prefill_reports_.seconds_since(gateway, r) <= 0;
+      }
+    }
     ready += view.accepts ? 1 : 0;
   }
   return ready;
@@ -306,6 +322,7 @@ bool Cluster::place_prefill(std::uint32_t id) {
   if (!decision_.choice) return false;
   request.prefill_rank = *decision_.choice;
   request.quota = prefill_views_[request.prefill_rank].compute_seconds;
+  mean_quota_ += 0.01 * (request.quota - mean_quota_);
   prefill_reports_.placed(request.gateway, request.prefill_rank,
                           {.seconds = request.quota, .requests_waiting = 1});
   mark(Mark::kPlaced, id, request.prefill_rank);

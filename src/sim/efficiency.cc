@@ -14,25 +14,31 @@ constexpr double kMostCopies = 1e5;
 std::vector<evaluate::Arrival> arrivals_of(const evaluate::Trace& trace, const LoadPlan& plan,
                                            double copies) {
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(plan.duration).count();
-  return evaluate::scale(trace, {.copies = copies,
-                                 .duration_us = us,
-                                 .tick_us = trace.tick_us,
-                                 .seed = plan.seed});
+  return evaluate::scale(
+      trace, {.copies = copies, .duration_us = us, .tick_us = trace.tick_us, .seed = plan.seed});
 }
 
-Result<double> highest_load(const std::function<Result<bool>(double)>& meets, double guess,
+// Whether a load is met is a matter of chance near the edge, so the search comes from above and
+// takes the first that is: the highest load, not just some edge, and for every policy the same.
+Result<double> highest_load(const std::function<Result<bool>(double)>& meets, double from,
                             double tolerance) {
-  double low = 0;
+  constexpr double kDown = 1.04;
+  constexpr int kFineSteps = 12;  // then larger ones: it is far off
+  double at = std::clamp(from, kLeastCopies, kMostCopies);
   double high = 0;
-  double step = 1.06;
-  double at = std::clamp(guess, kLeastCopies, kMostCopies);
-  while (low == 0 || high == 0) {
+  for (int steps = 0;; ++steps) {
+    TRY(const bool met, meets(at));
+    if (met) break;
+    high = at;
+    at /= steps < kFineSteps ? kDown : kDown * kDown * kDown;
+    if (at < kLeastCopies) return 0.0;
+  }
+  double low = at;
+  for (double up = kDown; high == 0; up = std::min(up * up, 4.0)) {  // even the first was met
+    at = std::min(low * up, kMostCopies);
     TRY(const bool met, meets(at));
     (met ? low : high) = at;
-    if (low == 0) at = high / step;
-    if (high == 0) at = low * step;
-    if (at < kLeastCopies || at > kMostCopies) return low;
-    step = std::min(step * step, 4.0);
+    if (low >= kMostCopies) return low;
   }
   while (high / low > 1 + tolerance) {
     const double middle = std::sqrt(low * high);
@@ -88,7 +94,7 @@ OfflineBenchmark offline_benchmark(const routing::Profile& profile, const evalua
 }
 
 Result<double> policy_load(const routing::Profile& profile, const evaluate::Trace& trace,
-                           const LoadPlan& plan, ClusterOptions options, double guess) {
+                           const LoadPlan& plan, ClusterOptions options, double from) {
   options.warmup = plan.warmup;
   options.seed = plan.seed;
   options.stop_early = true;
@@ -105,7 +111,7 @@ Result<double> policy_load(const routing::Profile& profile, const evaluate::Trac
         TRY(const Report report, simulate(profile, trace, arrivals, options));
         return report.meets_slo();
       },
-      guess, plan.tolerance);
+      from, plan.tolerance);
 }
 
 Result<double> clairvoyant_load(const routing::Profile& profile, const evaluate::Trace& trace,
@@ -124,8 +130,7 @@ Result<double> clairvoyant_load(const routing::Profile& profile, const evaluate:
     const auto at =
         static_cast<std::size_t>(share * slo.missed_share * static_cast<double>(work.size()));
     options.refuse_work = at > 0 && at < work.size() ? work[at] : 0;
-    TRY(const double load,
-        policy_load(profile, trace, plan, options, best > 0 ? best : guess * 0.95));
+    TRY(const double load, policy_load(profile, trace, plan, options, guess));
     best = std::max(best, load);
   }
   return best;

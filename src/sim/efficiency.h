@@ -28,8 +28,9 @@ struct LoadPlan {
 std::vector<evaluate::Arrival> arrivals_of(const evaluate::Trace& trace, const LoadPlan& plan,
                                            double copies);
 
-// The highest load within `tolerance` that `meets` accepts, near `guess`; 0 when it accepts none.
-Result<double> highest_load(const std::function<Result<bool>(double)>& meets, double guess,
+// The highest load within `tolerance` that `meets` accepts, from `from` downwards (upwards when that
+// is accepted); 0 when it accepts none.
+Result<double> highest_load(const std::function<Result<bool>(double)>& meets, double from,
                             double tolerance);
 
 Result<double> bound_of(const routing::Profile& profile, const evaluate::Trace& trace,
@@ -45,7 +46,7 @@ OfflineBenchmark offline_benchmark(const routing::Profile& profile, const evalua
 
 // `options` say which policy; their warm-up and seed are the plan's.
 Result<double> policy_load(const routing::Profile& profile, const evaluate::Trace& trace,
-                           const LoadPlan& plan, ClusterOptions options, double guess);
+                           const LoadPlan& plan, ClusterOptions options, double from);
 
 // The best of several schedules by engines that know deadlines, costs and the future's 1 %.
 Result<double> clairvoyant_load(const routing::Profile& profile, const evaluate::Trace& trace,

@@ -6,17 +6,17 @@
 namespace penstock::sim {
 
 RankReports::RankReports(std::size_t gateways, std::size_t ranks)
-    : placed_(ranks, std::vector<Load>(gateways)), last_(ranks) {
+    : placed_(ranks, std::vector<Load>(gateways)), last_(ranks), made_(ranks) {
   for (std::size_t rank = 0; rank < ranks; ++rank)
-    last_[rank] = {rank, {}, std::vector<Load>(gateways)};
+    last_[rank] = {rank, 0, {}, std::vector<Load>(gateways)};
 }
 
 void RankReports::placed(std::size_t gateway, std::size_t rank, const Load& load) {
   placed_[rank][gateway] += load;
 }
 
-RankReports::Snapshot RankReports::snapshot(std::size_t rank, const Load& truth) const {
-  return {rank, truth, placed_[rank]};
+RankReports::Snapshot RankReports::snapshot(std::size_t rank, const Load& truth) {
+  return {rank, ++made_[rank], truth, placed_[rank]};
 }
 
 void RankReports::arrive(Snapshot&& snapshot) {

@@ -43,19 +43,26 @@ class RankReports {
 
   struct Snapshot {
     std::size_t rank = 0;
+    std::uint64_t number = 0;  // of this rank's reports
     Load truth;
     std::vector<Load> placed;  // by each gateway, ever
   };
-  Snapshot snapshot(std::size_t rank, const Load& truth) const;
+  Snapshot snapshot(std::size_t rank, const Load& truth);
   // It reaches all gateways. An older one than the last is ignored by its owner's order of calls.
   void arrive(Snapshot&& snapshot);
 
+  // Of the rank's last report, and what was placed there since, in seconds.
+  std::uint64_t number(std::size_t rank) const { return last_[rank].number; }
+  double seconds_since(std::size_t gateway, std::size_t rank) const {
+    return placed_[rank][gateway].seconds - last_[rank].placed[gateway].seconds;
+  }
   // Writes what this gateway believes into the view.
   void fill(std::size_t gateway, std::size_t rank, routing::RankView& view) const;
 
  private:
   std::vector<std::vector<Load>> placed_;  // [ranks][gateways]
   std::vector<Snapshot> last_;             // of each rank
+  std::vector<std::uint64_t> made_;        // reports of each rank
 };
 
 }  // namespace penstock::sim

@@ -70,7 +70,7 @@ Result<PolicyResult> measure(const routing::Profile& profile, const evaluate::Tr
   double best_load = -1;
   for (const Setting& setting : kSweep) {
     TRY(const double load, policy_load(profile, trace, sweep, with(options.base, policy, setting),
-                                       best_load > 0 ? best_load : 0.7 * so_far.bound_copies));
+                                       so_far.bound_copies));
     if (!setting.queue) result.copies_alone = load;
     if (load <= best_load) continue;
     best_load = load;
@@ -79,7 +79,7 @@ Result<PolicyResult> measure(const routing::Profile& profile, const evaluate::Tr
   result.queue = best.queue;
   result.ahead_steps = best.ahead_steps;
   ClusterOptions chosen = with(options.base, policy, best);
-  TRY(result.copies, policy_load(profile, trace, options.plan, chosen, best_load));
+  TRY(result.copies, policy_load(profile, trace, options.plan, chosen, so_far.bound_copies));
   chosen.warmup = options.plan.warmup;
   chosen.seed = options.plan.seed;
   const auto arrivals = arrivals_of(trace, options.plan, result.copies);
@@ -113,8 +113,8 @@ Result<SuiteResult> run_balance_suite(const routing::Profile& profile, const eva
       static_cast<double>(load.requests.size()) /
       routing::to_seconds(options.plan.duration - options.plan.warmup);
   if (options.with_clairvoyant) {
-    TRY(result.clairvoyant_copies, clairvoyant_load(profile, trace, options.plan, options.base.slo,
-                                                    0.95 * result.bound_copies));
+    TRY(result.clairvoyant_copies,
+        clairvoyant_load(profile, trace, options.plan, options.base.slo, result.bound_copies));
   }
   std::vector<std::string> names = options.policies;
   if (names.empty())

@@ -1,0 +1,132 @@
+#include "sim/suite.h"
+
+#include <boost/json.hpp>
+#include <string>
+
+#include "evaluate/generate.h"
+#include "sim/html_report.h"
+
+#include <doctest/doctest.h>
+
+namespace penstock::sim {
+namespace {
+
+routing::Profile four_and_four() {
+  routing::Profile p;
+  p.name = "four";
+  p.basis = routing::ProfileBasis::kPlaceholder;
+  p.prefill_pool = {
+      .ranks = 4, .group_ranks = 2, .host_ranks = 2, .kv_tokens = 10'000'000, .requests_max = 100};
+  p.decode_pool = {
+      .ranks = 4, .group_ranks = 4, .host_ranks = 2, .kv_tokens = 10'000'000, .requests_max = 500};
+  p.costs.prefill = {0.008, 2e-5, 5.8e-11};
+  p.costs.step = {0.012, 3.6e-5, 1.9e-10};
+  p.costs.load.fill({0.001, 6e9});
+  p.costs.transfer_same_zone = {0.0003, 6e9};
+  p.costs.transfer_other_zone = {0.002, 1.5e9};
+  p.costs.prefill_moe = {1.05, 0.2};
+  p.costs.decode_moe = {1.09, 0.2};
+  p.kv_bytes_per_token = 890;
+  p.chunk_budget_seconds = 0.2;
+  p.chunk_tokens_max = 16'384;
+  p.context_tokens_max = 1'048'576;
+  return p;
+}
+
+evaluate::Trace workload(std::string_view kind, double rate) {
+  auto trace = evaluate::generate(kind, {.requests_per_second = rate, .seconds = 80, .seed = 2});
+  REQUIRE(trace);
+  return std::move(*trace);
+}
+
+TEST_CASE("the balance suite: nobody above the bound, the default first, one digest") {
+  const evaluate::Trace trace = workload("poisson", 5);
+  SuiteOptions options;
+  options.plan = {.duration = std::chrono::seconds(30),
+                  .warmup = std::chrono::seconds(10),
+                  .seed = 1,
+                  .tolerance = 0.05};
+  options.policies = {"round-robin"};
+  const auto result = run_balance_suite(four_and_four(), trace, options);
+  REQUIRE(result);
+  REQUIRE(result->policies.size() == 2);
+  CHECK(result->policies[0].policy == "default");
+  CHECK(result->bound_copies > 0);
+  CHECK(result->clairvoyant_copies <= result->bound_copies);
+  for (const PolicyResult& p : result->policies) {
+    CAPTURE(p.policy);
+    CHECK(p.efficiency > 0.1);
+    CHECK(p.efficiency <= 1);
+    CHECK(p.report.meets_slo());
+  }
+  const auto again = run_balance_suite(four_and_four(), trace, options);
+  REQUIRE(again);
+  CHECK(again->digest == result->digest);
+  CHECK(to_json(*again) == to_json(*result));
+  const auto json = boost::json::parse(to_json(*result)).as_object();
+  CHECK(json.at("default").as_object().at("efficiency").as_double() ==
+        result->policies[0].efficiency);
+  CHECK(json.at("policies").as_array().size() == 2);
+}
+
+TEST_CASE("a load without requests, and one that nothing can serve") {
+  SuiteOptions options;
+  options.plan = {.duration = std::chrono::seconds(30), .warmup = std::chrono::seconds(10)};
+  CHECK(!run_balance_suite(routing::Profile{}, workload("poisson", 5), options));
+  const auto none = policy_load(four_and_four(), evaluate::Trace{}, options.plan, {}, 1);
+  REQUIRE(none);  // no load is ever too much
+  CHECK(*none > 1000);
+  routing::Profile slow = four_and_four();
+  slow.costs.step.base = 1;  // no step is ever fast enough
+  const auto hopeless = policy_load(slow, workload("poisson", 5), options.plan, {}, 1);
+  REQUIRE(hopeless);
+  CHECK(*hopeless < 0.3);
+}
+
+TEST_CASE("the HTML report needs nothing else and shows everything") {
+  const evaluate::Trace trace = workload("agents", 5);
+  const LoadPlan plan{.duration = std::chrono::seconds(80), .warmup = std::chrono::seconds(20)};
+  const auto report =
+      simulate(four_and_four(), trace, arrivals_of(trace, plan, 1), {.warmup = plan.warmup});
+  REQUIRE(report);
+  CHECK(report->samples.size() > 50);
+  const std::string html = html_report(*report, "agents <1>");
+  CHECK(html.find("agents &lt;1>") != std::string::npos);
+  CHECK(html.find("http") == std::string::npos);
+  CHECK(html.find("nan") == std::string::npos);
+  CHECK(html.find("inf") == std::string::npos);
+  for (const char* plot :
+       {"Time to the first token", "Gap between tokens", "Prefill: outstanding work",
+        "Decode: running requests", "Decode: KV", "Queue in front", "Hit rate so far", "Balance"})
+    CHECK(html.find(plot) != std::string::npos);
+}
+
+// The case: a prompt of 256K tokens among many short ones.
+TEST_CASE("one long prompt hardly delays short ones") {
+  evaluate::Trace trace;
+  for (int i = 0; i < 4000; ++i) {
+    trace.requests.push_back(
+        {.arrival_us = i * 50'000, .prompt_tokens = 1000, .output_tokens = 20});
+    if (i == 2000)
+      trace.requests.push_back(
+          {.arrival_us = i * 50'000, .prompt_tokens = 262'144, .output_tokens = 20});
+  }
+  trace.duration_us = 4000 * 50'000;
+  std::vector<evaluate::Arrival> arrivals;
+  for (std::uint32_t i = 0; i < trace.requests.size(); ++i)
+    arrivals.push_back({trace.requests[i].arrival_us, i, 0});
+  const auto with =
+      simulate(four_and_four(), trace, arrivals, {.warmup = std::chrono::seconds(20)});
+  std::erase_if(arrivals, [&](const evaluate::Arrival& a) {
+    return trace.requests[a.request].prompt_tokens > 1000;
+  });
+  const auto without =
+      simulate(four_and_four(), trace, arrivals, {.warmup = std::chrono::seconds(20)});
+  REQUIRE(with);
+  REQUIRE(without);
+  CHECK(with->finished == without->finished + 1);
+  CHECK(with->ttft.quantile(0.98) <= 1.2 * without->ttft.quantile(0.98));
+}
+
+}  // namespace
+}  // namespace penstock::sim
