@@ -168,7 +168,7 @@ TEST_CASE("help and version need nothing else to be right") {
 
 TEST_CASE("limits of the handoff have names, and rely on each other") {
   const auto handoff = [](std::vector<std::string> limits) {
-    std::vector<std::string> arguments{"worker"};
+    std::vector<std::string> arguments{"worker", "--model", "nano=/m"};
     for (auto& limit : limits) {
       arguments.push_back("--handoff-limit");
       arguments.push_back(std::move(limit));
