@@ -1,9 +1,12 @@
-// penstock bench routing: one placement decision over 1,024 ranks, for every policy.
+// penstock bench routing: one placement decision over 1,024 ranks, for every policy, and the whole
+// decision of the gateway: views made of the workers' loads and the ledger, both policies, the
+// rules of pairs.
 //
 // Views are random and change between decisions; memory is warm. Times are CPU time of this thread,
 // because the machine is shared; the clock's own cost (about 0.2 us) is in them.
 // Concurrency: see bench.h.
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <memory>
 #include <string>
@@ -15,6 +18,7 @@
 #include "core/routing/decode_balancer.h"
 #include "core/routing/policies.h"
 #include "core/routing/prefill_balancer.h"
+#include "service/gateway/placement.h"
 
 namespace penstock::bench {
 namespace {
@@ -70,6 +74,75 @@ Figure decision(PlacementPolicy& policy, int decisions) {
                  "us", kLimitUs);
 }
 
+// 64 prefill and 64 decode workers of 8 ranks each, loaded at random.
+std::vector<WorkerView> pools(Rng& rng) {
+  std::vector<WorkerView> workers(kRanks / 8);
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    WorkerView& worker = workers[i];
+    const bool prefill = i < workers.size() / 2;
+    worker.description.id = WorkerId(i + 1);
+    worker.description.name = fmt::format("{}-{}", prefill ? "prefill" : "decode", i);
+    worker.description.engine = "embedded";
+    worker.description.role = prefill ? WorkerRole::kPrefill : WorkerRole::kDecode;
+    worker.description.transport = fmt::format("tcp:10.0.0.{}:7001", i);
+    ModelDescription& model = worker.description.models.emplace_back();
+    model.name = "m";
+    model.context_length = 1'000'000;
+    model.kv = {"0123456789abcdef", "build 1", "bf16", 64, 0};
+    model.kv_token_bytes = 890;
+    worker.loads.resize(8);
+    for (EngineLoad& load : worker.loads) {
+      load.prefill = {0.01, 10e-6, 1e-10};
+      load.prompt_tokens_waiting = prefill ? rng.below(20'000) : 0;
+      load.running = static_cast<std::uint32_t>(rng.below(prefill ? 4 : 200));
+      load.kv_tokens_used = Tokens(static_cast<std::int64_t>(rng.below(5'000'000)));
+      load.kv_tokens_total = Tokens(10'000'000);
+    }
+    worker.connected = true;
+  }
+  return workers;
+}
+
+// Each decision is followed by the permits that a submitted request holds, 2,000 requests at a
+// time.
+Result<Figure> gateway_decision(int decisions) {
+  constexpr std::size_t kUnderWay = 2000;
+  Rng rng(1);
+  std::vector<WorkerView> workers = pools(rng);
+  gateway::RankLedger ledger;
+  gateway::EngineCosts costs;
+  gateway::PlacementLimits limits;
+  limits.prefill_backlog = std::chrono::hours(1);
+  limits.local_prefill_max = Duration::zero();
+  gateway::Placer placer;
+  std::vector<std::array<gateway::RankPermit, 2>> permits(kUnderWay);
+  std::vector<double> us;
+  Instant now{};
+  for (int i = 0; i < decisions; ++i) {
+    now += std::chrono::milliseconds(1);
+    WorkerView& changed = workers[rng.below(workers.size())];
+    changed.loads[rng.below(8)].running = static_cast<std::uint32_t>(rng.below(200));
+    gateway::PlacementRequest request{"m"};
+    request.tokens = static_cast<std::uint32_t>(1000 + rng.below(300'000));
+    request.cached = static_cast<std::uint32_t>(rng.below(request.tokens));
+    request.output = 300;
+    const gateway::PlacementState state{workers, ledger, costs, limits, now, rng};
+    const double start = thread_microseconds();
+    const bool room = placer.has_room(state, request);
+    auto placed = placer.place(state, request);
+    us.push_back(thread_microseconds() - start);
+    if (!placed) return std::unexpected(std::move(placed).error());
+    if (!room || !placed->prefill)
+      return fail(ErrorCode::kInternal, "the bench's pools have room, and take two legs");
+    auto& held = permits[static_cast<std::size_t>(i) % kUnderWay];
+    held[0] = gateway::RankPermit(ledger, *placed->prefill,
+                                  {placed->fresh, 1, placed->prompt_kv_tokens, placed->compute});
+    held[1] = gateway::RankPermit(ledger, placed->decode, {0, 1, placed->kv_tokens, {}});
+  }
+  std::ranges::sort(us);
+  return at_most("gateway_place_1024_ranks_p99", us[us.size() * 99 / 100], "us", kLimitUs);
+}
+
 }  // namespace
 
 Result<std::vector<Figure>> run_routing(const Options& options) {
@@ -84,6 +157,8 @@ Result<std::vector<Figure>> run_routing(const Options& options) {
     TRY(const std::unique_ptr<PlacementPolicy> policy, make_policy(name, {}));
     figures.push_back(decision(*policy, decisions));
   }
+  TRY(const Figure whole, gateway_decision(decisions));
+  figures.push_back(whole);
   return figures;
 }
 

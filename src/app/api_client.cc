@@ -131,6 +131,11 @@ Result<std::vector<std::string>> list_models(const ApiTarget& target) {
   return names;
 }
 
+Result<std::string> fetch(const ApiTarget& target, std::string_view path) {
+  TRY(auto response, send_ok(request_to(target, path)));
+  return std::move(response.body);
+}
+
 Result<std::string> complete(const ApiTarget& target, const std::string& body) {
   auto request = request_to(target, "/v1/chat/completions");
   request.method = "POST";

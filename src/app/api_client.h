@@ -30,6 +30,9 @@ std::string key_from_environment();
 // Names of the models the server lists, in its order.
 Result<std::vector<std::string>> list_models(const ApiTarget& target);
 
+// GET of another path; the body of the answer.
+Result<std::string> fetch(const ApiTarget& target, std::string_view path);
+
 // POST /v1/chat/completions, not streamed; the body of the answer.
 Result<std::string> complete(const ApiTarget& target, const std::string& body);
 

@@ -58,6 +58,15 @@ constexpr std::array kTable = {
         "penstock config show --config penstock.yaml\n"
         "penstock config explain engine.kv_memory\n"
         "penstock config docs config\n"},
+    CommandInfo{Command::kExplain, "explain", "Operate", "REQUEST", 1,
+                "Why a recent request was placed where it was",
+                "Asks the gateway that runs with this data folder for the placements of a request: "
+                "the candidates with their scores (lower is better), the policy and its reason, "
+                "for the rank that computed the prompt and the one that generated the answer. The "
+                "id is in the access log and in the answer's x-request-id header. Only the last "
+                "requests are kept, and nothing of what was asked or answered.",
+                "penstock explain req-4f1c22d09ab35e7c8d1e0f42\n"
+                "penstock explain my-id --data-dir /var/lib/penstock --json\n"},
     CommandInfo{Command::kGateway, "gateway", "Parts of serve", "", 0,
                 "The process that speaks HTTP; started by serve",
                 "Connects to the workers, encodes prompts, places requests, streams answers.",

@@ -19,6 +19,7 @@ enum class Command : std::uint8_t {
   kWorker,
   kKvd,
   kKv,
+  kExplain,
 };
 
 // A set of commands, for the rows of the option table.

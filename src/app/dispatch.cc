@@ -38,6 +38,8 @@ Result<int> run_command(Command command, const Options& options) {
       return run_kvd(options);
     case Command::kKv:
       return run_kv(options);
+    case Command::kExplain:
+      return run_explain(options);
   }
   return fail(ErrorCode::kInternal, "a command without a function");
 }

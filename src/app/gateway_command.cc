@@ -13,6 +13,7 @@
 #include "app/ready.h"
 #include "app/stop_signal.h"
 #include "app/values.h"
+#include "core/routing/profile.h"
 #include "io/files/files.h"
 #include "io/files/kv_secret.h"
 #include "io/telemetry/log.h"
@@ -22,6 +23,9 @@ namespace penstock {
 namespace {
 
 constexpr std::size_t kEncodeQueueMax = 256;
+constexpr Bytes kProfileMax{1 << 20};
+// For `penstock explain`; some kilobytes each with many ranks.
+constexpr std::size_t kPlacementsKept = 1024;
 
 Result<gateway::ServedModel> load_model(const Assignment& model) {
   const std::string path = model.value + "/tokenizer.json";
@@ -57,6 +61,17 @@ Result<gateway::ModelCatalog> load_catalog(const Options& options) {
   return catalog;
 }
 
+Result<gateway::EngineSeeds> load_seeds(const Options& options) {
+  gateway::EngineSeeds seeds;
+  for (const Assignment& profile : options.engine_profiles) {
+    TRY(const std::string text, read_file(profile.value, kProfileMax));
+    auto parsed = routing::parse_profile(text);
+    if (!parsed) return std::unexpected(std::move(parsed).error().within(profile.value));
+    seeds[profile.name] = parsed->costs;
+  }
+  return seeds;
+}
+
 Result<int> serve_http(const Options& options) {
   TRY(const gateway::ModelCatalog catalog, load_catalog(options));
   std::optional<ApiKeys> keys;
@@ -87,9 +102,13 @@ Result<int> serve_http(const Options& options) {
                                  log_warning("{}", text);
                                }});
   }
+  TRY(const gateway::EngineSeeds engine_seeds, load_seeds(options));
+  PlacementHistory history(kPlacementsKept);
+  OperatorAccess operators;
   const GatewayShared shared{
-      options,     catalog,     keys ? &*keys : nullptr, metrics,
-      *access_log, encode_pool, Epoch(draw_u64()),       kv_feed ? &*kv_feed : nullptr};
+      options,     catalog,           keys ? &*keys : nullptr,       metrics,      *access_log,
+      encode_pool, Epoch(draw_u64()), kv_feed ? &*kv_feed : nullptr, engine_seeds, history,
+      operators};
 
   std::vector<std::unique_ptr<GatewayShard>> shards;
   std::atomic<std::uint32_t> ready_shards{0};
@@ -111,6 +130,8 @@ Result<int> serve_http(const Options& options) {
     port = shard->port();
     shards.push_back(std::move(shard));
   }
+  if (const Status granted = operators.grant(options, port.load()); !granted)
+    log_warning("`penstock explain` will not find this gateway: {}", granted.error().message);
   all_started = true;
   report();
 

@@ -14,8 +14,10 @@
 #include "app/pools.h"
 #include "app/request_reporter.h"
 #include "app/server_metrics.h"
+#include "base/check.h"
 #include "core/handoff/edges.h"
 #include "core/protocol/errors.h"
+#include "core/routing/cost_model.h"
 #include "io/control/engine_client.h"
 #include "io/http/asio_clock.h"
 #include "io/http/server.h"
@@ -141,12 +143,31 @@ struct GatewayShard::State {
     context.limits.placement.local_prefill_max = options.local_prefill_max;
     context.limits.placement.bandwidth_near = static_cast<double>(options.bandwidth_near.value);
     context.limits.placement.bandwidth_far = static_cast<double>(options.bandwidth_far.value);
+    context.limits.placement.prefill_backlog = options.prefill_backlog;
+    context.limits.admission = {
+        per_shard(options.running_max, options), per_shard(options.queue_max, options),
+        per_shard(options.tenant_queue_max, options), options.queue_time_max};
+    auto placer = gateway::Placer::make({options.prefill_policy, options.decode_policy});
+    ENSURE(placer);  // the option table has these names only
+    context.placer = std::move(*placer);
+    context.costs = gateway::EngineCosts(shared.engine_seeds);
+    context.keep_explanation = [&history = shared.history](gateway::PlacementExplanation e) {
+      history.add(std::move(e));
+    };
+    context.explain = [&history = shared.history](std::string_view id) {
+      return history.find_json(id);
+    };
+    context.is_operator = [&operators = shared.operators](std::string_view token) {
+      return operators.holds(token);
+    };
     if (shared.kv_feed != nullptr) {
       kv_index.emplace(*shared.kv_feed, kChainCacheBytesMax);
       context.kv_index = &*kv_index;
       context.cache = cache_policy(options, shared.keys);
     }
     if (shared.keys != nullptr) {
+      for (const auto& [name, share] : shared.keys->shares())
+        context.tenants[name] = {share.priority, share.weight};
       context.authenticate = [keys = shared.keys](std::string_view key) {
         const auto name = keys->lookup(key);
         return name ? std::optional(std::string(*name)) : std::nullopt;
@@ -163,6 +184,11 @@ struct GatewayShard::State {
         .set(static_cast<double>(shared.access_log.dropped()));
     metrics.gauge(Metric::kGatewayPermits, {fmt::to_string(number)})
         .set(static_cast<double>(context.ledger.requests()));
+    metrics.gauge(Metric::kGatewayQueued, {fmt::to_string(number)})
+        .set(static_cast<double>(context.admission.queued()));
+    metrics.gauge(Metric::kGatewayRunning, {fmt::to_string(number)})
+        .set(static_cast<double>(context.admission.running()));
+    if (number == 0) publish_costs();
     std::vector<std::uint64_t> edges(handoff::edges().size());
     for (const WorkerView& worker : engines.workers()) {
       const std::string id = fmt::to_string(worker.description.id.value);
@@ -198,6 +224,20 @@ struct GatewayShard::State {
           .set(static_cast<double>(edges[i]));
     }
   }
+  void publish_costs() {
+    for (const gateway::EngineCosts::Type& type : context.costs.types()) {
+      for (const auto law : {routing::CostLaw::kPrefill, routing::CostLaw::kStep}) {
+        const FitError error = type.costs.error(law);
+        const std::string_view name = routing::to_string(law);
+        Metrics& metrics = shared.metrics;
+        metrics.gauge(Metric::kGatewayCostError, {type.engine, type.model, name})
+            .set(error.absolute);
+        metrics.gauge(Metric::kGatewayCostBias, {type.engine, type.model, name}).set(error.bias);
+        metrics.gauge(Metric::kGatewayCostObservations, {type.engine, type.model, name})
+            .set(static_cast<double>(error.observations));
+      }
+    }
+  }
   void publish_handoffs(const std::string& worker, const HandoffUse& use,
                         std::vector<std::uint64_t>& edges) {
     const std::pair<Metric, std::uint64_t> amounts[] = {
@@ -230,6 +270,7 @@ struct GatewayShard::State {
     while (!stopping) {
       publish();
       for (int i = 0; i < 20 && !stopping; ++i) {
+        context.costs.watch(engines.workers());
         co_await Sleep(clock, std::chrono::milliseconds(50));
       }
     }

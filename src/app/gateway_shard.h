@@ -13,13 +13,16 @@
 #include <functional>
 #include <memory>
 
+#include "app/operator_access.h"
 #include "app/options.h"
+#include "app/placement_history.h"
 #include "base/result.h"
 #include "io/files/api_keys.h"
 #include "io/kv/kv_index_feed.h"
 #include "io/telemetry/access_log.h"
 #include "io/telemetry/metrics.h"
 #include "port/compute_pool.h"
+#include "service/gateway/engine_costs.h"
 #include "service/gateway/model_catalog.h"
 
 namespace penstock {
@@ -34,6 +37,9 @@ struct GatewayShared {
   ComputePool& encode_pool;
   Epoch epoch;
   const kv::KvIndexFeed* kv_feed = nullptr;  // null: no KV cache
+  const gateway::EngineSeeds& engine_seeds;
+  PlacementHistory& history;
+  const OperatorAccess& operators;
 };
 
 class GatewayShard {

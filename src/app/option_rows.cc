@@ -28,8 +28,9 @@ constexpr std::array kTable = {
     OptionInfo{"config", "", &O::config_file, kBoth | commands(kEval, kKvd, kKv), "FILE", "", 0, 0,
                "", kPath, "Read the configuration from a YAML file",
                "Flags override the file. `penstock config explain` lists its keys."},
-    OptionInfo{"json", "", &O::json, commands(kServe, kDoctor, kEval, kBench, kConfig, kKv), "",
-               "false", 0, 0, "", kPlain, "Print data as JSON", ""},
+    OptionInfo{"json", "", &O::json,
+               commands(kServe, kDoctor, kEval, kBench, kConfig, kKv, kExplain), "", "false", 0, 0,
+               "", kPlain, "Print data as JSON", ""},
 
     OptionInfo{"host", "listen.host", &O::host, kGatewaySide, "ADDRESS", "127.0.0.1", 0, 0, "",
                kPlain, "Address to listen on",
@@ -44,12 +45,14 @@ constexpr std::array kTable = {
     OptionInfo{
         "api-key-file", "listen.api_keys", &O::api_key_file, kGatewaySide, "FILE", "", 0, 0, "",
         kPath, "Only answer clients that present a key of this file",
-        "Lines of NAME KEY [class=CLASS]; the name goes into logs, the key is the client's bearer "
-        "token, CLASS the cache class of its requests. "
+        "Lines of NAME KEY [class=CLASS] [priority=N] [weight=X]; the name goes into logs, the key "
+        "is the client's bearer token, CLASS the cache class of its requests. When requests have "
+        "to wait, a higher priority (-100 to 100, 0) goes first, and keys of one priority share "
+        "the engines by weight (0.01 to 1000, 1). "
         "Only its owner may be able to read the file. Without it only loopback is served."},
     OptionInfo{
-        "data-dir", "data.dir", &O::data_dir, kBoth | commands(kKvd, kKv), "DIR", "auto", 0, 0, "",
-        kPath, "Folder for everything that is kept",
+        "data-dir", "data.dir", &O::data_dir, kBoth | commands(kKvd, kKv, kExplain), "DIR", "auto",
+        0, 0, "", kPath, "Folder for everything that is kept",
         "auto: $XDG_DATA_HOME/penstock, ~/.local/share/penstock, or ./penstock-data without a "
         "home. One service at a time uses a folder."},
 
@@ -100,6 +103,26 @@ constexpr std::array kTable = {
     OptionInfo{"bandwidth-far", "gateway.bandwidth_far", &O::bandwidth_far, kGatewaySide, "SIZE",
                "512MiB", kMiB, kTiB, "", kPlain,
                "KV per second between workers of different zones, for predictions", ""},
+    OptionInfo{"prefill-policy", "gateway.prefill_policy", &O::prefill_policy, kGatewaySide, "NAME",
+               "prefill-balancer", 0, 0,
+               "prefill-balancer|random|round-robin|least-requests|power-of-two|session-affinity|"
+               "prefix-affinity|linear-cost",
+               kPlain, "How the rank that computes a prompt is chosen",
+               "The others are there to be compared with the balancer (docs/routing.md)."},
+    OptionInfo{"decode-policy", "gateway.decode_policy", &O::decode_policy, kGatewaySide, "NAME",
+               "decode-balancer", 0, 0,
+               "decode-balancer|random|round-robin|least-requests|power-of-two|session-affinity|"
+               "prefix-affinity|linear-cost",
+               kPlain, "How the rank that generates the answer is chosen", ""},
+    OptionInfo{"engine-profile", "gateway.engine_profiles", &O::engine_profiles, kGatewaySide,
+               "ENGINE=FILE", "", 0, 0, "", kPath,
+               "Start predicting what ENGINE costs from this profile; repeatable",
+               "Only until enough was measured. `embedded` is the CPU engine of this program."},
+    OptionInfo{"prefill-backlog", "gateway.prefill_backlog", &O::prefill_backlog, kGatewaySide,
+               "TIME", "2s", kMs, kHour, "", kPlain,
+               "Prompts that a rank is given ahead, in predicted time; further ones wait",
+               "They wait in the gateway, where priorities and the tenants' shares count. A rank "
+               "that has nothing to do takes any."},
     OptionInfo{"engine-threads", "engine.threads", &O::engine_threads, kWorkerSide, "N", "auto", 1,
                1024, "", kPlain, "Threads that compute, shared out to the workers and their ranks",
                "auto: one per core that this process may use. Every rank has one at least."},
@@ -128,6 +151,19 @@ constexpr std::array kTable = {
     OptionInfo{"max-in-flight", "limits.in_flight", &O::in_flight_max, kGatewaySide, "N", "1024", 1,
                1'000'000, "", kPlain, "Requests accepted and not yet answered at most",
                "Further ones get 503 `overloaded` with Retry-After."},
+    OptionInfo{"max-running", "limits.running", &O::running_max, kGatewaySide, "N", "1024", 1,
+               1'000'000, "", kPlain, "Requests given to engines at most; further ones wait", ""},
+    OptionInfo{"max-queue", "limits.queue", &O::queue_max, kGatewaySide, "N", "1024", 1, 1'000'000,
+               "", kPlain, "Requests that wait for an engine at most",
+               "A full queue takes one of higher priority in place of the newest of the lowest; "
+               "others get 503 `overloaded` with Retry-After."},
+    OptionInfo{"max-tenant-queue", "limits.tenant_queue", &O::tenant_queue_max, kGatewaySide, "N",
+               "1024", 1, 1'000'000, "", kPlain,
+               "Requests of one API key that wait for an engine at most",
+               "Further ones get 429 `rate_limited` with Retry-After."},
+    OptionInfo{"queue-timeout", "limits.queue_time", &O::queue_time_max, kGatewaySide, "TIME",
+               "10min", kMs, 24 * kHour, "", kPlain, "Longest wait for an engine",
+               "Then the answer is 503 `overloaded` with Retry-After."},
     OptionInfo{"max-request-body", "limits.request_body", &O::request_body_max, kGatewaySide,
                "SIZE", "32MiB", kKiB, 1024 * kMiB, "", kPlain, "Largest request body",
                "Larger ones get 413."},

@@ -53,6 +53,10 @@ struct Options {
   std::uint32_t gateway_threads = 0;
   std::uint32_t connections_max = 0;  // per gateway
   std::uint32_t in_flight_max = 0;    // requests accepted and not answered, per gateway
+  std::uint32_t running_max = 0;      // of them, given to engines
+  std::uint32_t queue_max = 0;        // and waiting for one
+  std::uint32_t tenant_queue_max = 0;
+  Duration queue_time_max{};
   Bytes request_body_max;
   Bytes body_memory_max;  // all request bodies together, per gateway
   Bytes request_headers_max;
@@ -70,6 +74,10 @@ struct Options {
   Duration local_prefill_max{};     // prompts this short are computed where they are decoded
   Bytes bandwidth_near;             // of KV, per second: within a zone,
   Bytes bandwidth_far;              // and between zones
+  std::string prefill_policy;       // which rank of a kind: core/routing's names
+  std::string decode_policy;
+  std::vector<Assignment> engine_profiles;  // engine -> profile that its costs start from
+  Duration prefill_backlog{};               // beyond it new prompts wait in the gateway
 
   // The worker.
   std::string worker_name;

@@ -5,6 +5,8 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 
 #include "io/files/files.h"
 
@@ -43,7 +45,8 @@ std::string problem_of(std::string_view name, std::string_view key) {
   if (!is_name(name))
     return fmt::format("the name must be 1 to {} letters, digits, '.', '_' or '-'", kNameMax);
   if (key.find_first_of(kBlank) != std::string_view::npos)
-    return "expected NAME KEY [class=CLASS], found more (a key has no spaces)";
+    return "expected NAME KEY [class=CLASS] [priority=N] [weight=X], found more (a key has no "
+           "spaces)";
   if (key.size() < kKeyMin || key.size() > kKeyMax)
     return fmt::format(
         "the key of \"{}\" must have {} to {} characters; `openssl rand -hex 24` makes one", name,
@@ -51,6 +54,12 @@ std::string problem_of(std::string_view name, std::string_view key) {
   if (!std::ranges::all_of(key, [](char c) { return c > ' ' && c < 0x7F; }))
     return fmt::format("the key of \"{}\" must be visible ASCII", name);
   return {};
+}
+
+template <typename T>
+bool parse_number(std::string_view text, T& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size();
 }
 
 }  // namespace
@@ -75,13 +84,31 @@ Result<ApiKeys> ApiKeys::parse(std::string_view text, std::string_view path) {
     const auto gap = std::min(line.find_first_of(kBlank), line.size());
     const auto name = line.substr(0, gap);
     auto key = trim(line.substr(gap));
-    constexpr std::string_view kClass = "class=";
-    std::string_view cache_class;
-    if (const auto last = key.find_last_of(kBlank);
-        last != std::string_view::npos && key.substr(last + 1).starts_with(kClass)) {
-      cache_class = key.substr(last + 1 + kClass.size());
+    const auto cut_attribute = [&key](std::string_view prefix) {
+      const auto last = key.find_last_of(kBlank);
+      std::optional<std::string_view> value;
+      if (last == std::string_view::npos || !key.substr(last + 1).starts_with(prefix)) return value;
+      value = key.substr(last + 1 + prefix.size());
       key = trim(key.substr(0, last));
-      if (!is_name(cache_class)) return bad("class= needs the name of a cache class");
+      return value;
+    };
+    std::string_view cache_class;
+    std::optional<Share> share;
+    while (true) {
+      if (const auto given = cut_attribute("class=")) {
+        if (!is_name(*given)) return bad("class= needs the name of a cache class");
+        cache_class = *given;
+      } else if (const auto n = cut_attribute("priority=")) {
+        if (!share) share.emplace();
+        if (!parse_number(*n, share->priority) || std::abs(share->priority) > 100)
+          return bad("priority= needs a whole number from -100 to 100");
+      } else if (const auto x = cut_attribute("weight=")) {
+        if (!share) share.emplace();
+        if (!parse_number(*x, share->weight) || !(share->weight >= 0.01 && share->weight <= 1000))
+          return bad("weight= needs a number from 0.01 to 1000");
+      } else {
+        break;
+      }
     }
     if (const auto problem = problem_of(name, key); !problem.empty()) return bad(problem);
     if (keys.entries_.size() == kKeysMax) return bad(fmt::format("more than {} keys", kKeysMax));
@@ -92,6 +119,7 @@ Result<ApiKeys> ApiKeys::parse(std::string_view text, std::string_view path) {
         return bad(fmt::format("\"{}\" has the same key as \"{}\"", name, other.name));
     }
     if (!cache_class.empty()) keys.cache_classes_[entry.name] = cache_class;
+    if (share) keys.shares_[entry.name] = *share;
     keys.entries_.push_back(std::move(entry));
   }
   if (keys.entries_.empty())

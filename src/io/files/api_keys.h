@@ -1,7 +1,9 @@
-// API keys: who may call, from a file of lines "NAME KEY [class=CLASS]".
+// API keys: who may call, from a file of lines "NAME KEY [class=CLASS] [priority=N]
+// [weight=X]".
 //
 // Blank lines and lines that start with '#' are skipped. NAME goes into logs and metrics, KEY is
-// what the client sends as bearer token, CLASS the cache class of its requests (docs/kv-cache.md).
+// what the client sends as bearer token, CLASS the cache class of its requests (docs/kv-cache.md),
+// N and X its priority and its share when requests have to wait (docs/routing.md).
 // Only SHA-256 digests of the keys stay in memory; a
 // presented key is hashed and compared with every digest without an early exit, so the time tells
 // nothing about how much of a key was right or which key it was.
@@ -26,6 +28,10 @@ namespace penstock {
 
 class ApiKeys {
  public:
+  struct Share {
+    int priority = 0;   // -100 to 100
+    double weight = 1;  // 0.01 to 1000
+  };
   static Result<ApiKeys> load(const std::string& path);
   static Result<ApiKeys> parse(std::string_view text, std::string_view path);
 
@@ -35,6 +41,8 @@ class ApiKeys {
   std::size_t size() const { return entries_.size(); }
   // Cache classes by name, of the keys that have one.
   const std::map<std::string, std::string>& cache_classes() const { return cache_classes_; }
+  // By name, of the keys that have a priority or a weight.
+  const std::map<std::string, Share>& shares() const { return shares_; }
 
  private:
   using Digest = std::array<std::uint8_t, 32>;
@@ -44,6 +52,7 @@ class ApiKeys {
   };
   std::vector<Entry> entries_;
   std::map<std::string, std::string> cache_classes_;
+  std::map<std::string, Share> shares_;
 };
 
 }  // namespace penstock

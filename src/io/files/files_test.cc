@@ -92,6 +92,18 @@ TEST_CASE("API keys are looked up by what the client presents") {
   CHECK(keys->lookup("sk-0123456789abcdef") == "ci");
   CHECK(keys->lookup("sk-fedcba9876543210") == "ops.eu");
   CHECK(keys->cache_classes() == std::map<std::string, std::string>{{"ops.eu", "agent"}});
+  CHECK(keys->shares().empty());
+  const auto shared = ApiKeys::parse(
+      "a 0123456789abcdef priority=-5\nb 123456789abcdef0 weight=2.5 class=chat priority=7\n",
+      "keys");
+  REQUIRE(shared);
+  REQUIRE(shared->shares().size() == 2);
+  CHECK(shared->shares().at("a").priority == -5);
+  CHECK(shared->shares().at("a").weight == 1);
+  CHECK(shared->shares().at("b").priority == 7);
+  CHECK(shared->shares().at("b").weight == 2.5);
+  CHECK(shared->cache_classes() == std::map<std::string, std::string>{{"b", "chat"}});
+  CHECK(shared->lookup("123456789abcdef0") == "b");
   for (const auto* wrong : {"", "sk-0123456789abcde", "sk-0123456789abcdef0", "ci"})
     CHECK(!keys->lookup(wrong));
 }
@@ -108,7 +120,11 @@ TEST_CASE("a bad key file names the line and never the key") {
            Case{"ci\n", "keys:1: expected two words"},
            Case{"ci class=agent\n", "keys:1: the key of"},
            Case{"ci " + key + " class=\n", "keys:1: class= needs"},
-           Case{"\nci " + key + " more\n", "keys:2: expected NAME KEY [class=CLASS], found more"},
+           Case{"\nci " + key + " more\n", "keys:2: expected NAME KEY [class=CLASS] "},
+           Case{"ci " + key + " priority=101\n", "keys:1: priority= needs"},
+           Case{"ci " + key + " priority=high class=a\n", "keys:1: priority= needs"},
+           Case{"ci " + key + " weight=0\n", "keys:1: weight= needs"},
+           Case{"ci " + key + " weight=nan\n", "keys:1: weight= needs"},
            Case{"c/i " + key, "keys:1: the name must be"},
            Case{"ci short", "must have 16 to 512"},
            Case{"ci " + std::string(513, 'x'), "must have 16 to 512"},
