@@ -93,7 +93,7 @@ Status split(const CommandInfo& command, std::vector<std::string> arguments,
   app.add_option("words", words);
   for (const auto* row : flags_of(command.id)) {
     auto& entry = given.emplace_back(Given{row, {}, nullptr});
-    const auto name = fmt::format("--{}", row->flag);
+    const auto name = fmt::format("{}--{}", row->flag == "out" ? "-o," : "", row->flag);
     entry.option = std::holds_alternative<bool Options::*>(row->field)
                        ? app.add_flag(name)
                        : app.add_option(name, entry.values)->allow_extra_args(false);

@@ -106,6 +106,28 @@ constexpr std::array kTable = {
         "penstock kv warm system-prompt.json --wait --url http://127.0.0.1:8080\n"
         "penstock kv export tenant-a.kv --kv-scope-filter tenant:a\n"
         "penstock kv verify --tier disk\n"},
+    CommandInfo{
+        Command::kExperts, "experts", "Operate",
+        "show | record [--seconds N] [--out FILE] | plan FILE [--gpus N] [--slots N]", 2,
+        "See how loaded the experts of a model are, and plan where they should be",
+        "`show` prints what the experts and the expert ranks of a running service got, layer by "
+        "layer, and which map is in use; `record` writes the loads of the coming time as JSON "
+        "lines; `plan` places the experts of such a file on GPUs, says what that is worth beside "
+        "the public EPLB and the floor that no placement gets below, and writes the maps that "
+        "engines take. `penstock serve --expert-plan-interval 30s` plans while it runs.",
+        "penstock experts show\n"
+        "penstock experts record --seconds 60 --out loads.jsonl\n"
+        "penstock experts plan loads.jsonl --gpus 4 --slots 5\n"
+        "penstock experts plan loads.jsonl --gpus 8 --map-format sglang --out location.json\n"},
+    CommandInfo{
+        Command::kProfile, "profile", "Measure", "", 0,
+        "Measure what the engine costs on this machine",
+        "Runs prompt chunks and decode steps of many sizes on the embedded engine, fits the "
+        "laws of cost that balancers, simulator and planner use, and prints them as a "
+        "profile; with --out into a file. Other work on the machine shows in the figures.",
+        "penstock profile\n"
+        "penstock profile --engine-threads 1 --out profiles/mine.json\n"
+        "penstock profile --quick --json\n"},
 };
 
 }  // namespace

@@ -19,6 +19,8 @@ enum class Command : std::uint8_t {
   kWorker,
   kKvd,
   kKv,
+  kExperts,
+  kProfile,
   kExplain,
 };
 

@@ -26,11 +26,13 @@ Result<int> run_worker(const Options& options, const WrapTransport& wrap = {});
 Result<int> run_kvd(const Options& options);
 
 Result<int> run_kv(const Options& options);
+Result<int> run_experts(const Options& options);
 Result<int> run_explain(const Options& options);
 Result<int> run_chat(const Options& options);
 Result<int> run_doctor(const Options& options);
 Result<int> run_eval(const Options& options);
 Result<int> run_bench(const Options& options);
+Result<int> run_profile(const Options& options);
 Result<int> run_config(const Options& options);
 
 }  // namespace penstock

@@ -38,6 +38,10 @@ Result<int> run_command(Command command, const Options& options) {
       return run_kvd(options);
     case Command::kKv:
       return run_kv(options);
+    case Command::kExperts:
+      return run_experts(options);
+    case Command::kProfile:
+      return run_profile(options);
     case Command::kExplain:
       return run_explain(options);
   }

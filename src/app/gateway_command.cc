@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/entropy.h"
+#include "app/expert_planner.h"
 #include "app/gateway_shard.h"
 #include "app/ready.h"
 #include "app/stop_signal.h"
@@ -135,8 +136,12 @@ Result<int> serve_http(const Options& options) {
   all_started = true;
   report();
 
+  std::optional<ExpertPlanner> expert_planner;
+  if (options.expert_plan_interval > Duration::zero()) expert_planner.emplace(options, metrics);
+
   wait_for_stop_signal();
   log_info("draining");
+  expert_planner.reset();
   metrics.gauge(Metric::kGatewayDraining).set(1);
   for (const auto& shard : shards)
     shard->drain();

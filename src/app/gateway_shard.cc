@@ -214,6 +214,7 @@ struct GatewayShard::State {
             {Metric::kWorkerCacheScopesRefused, cache.scopes_refused}};
         for (const auto& [metric, amount] : uses)
           metrics.gauge(metric, {id, rank}).set(static_cast<double>(amount));
+        if (r < worker.experts.size()) publish_experts(id, rank, worker.experts[r]);
       }
     }
     for (std::size_t i = 0; i < edges.size(); ++i) {
@@ -255,6 +256,19 @@ struct GatewayShard::State {
       shared.metrics.gauge(metric, {worker}).set(static_cast<double>(amount));
     for (std::size_t i = 0; i < std::min(edges.size(), use.edges.size()); ++i)
       edges[i] += use.edges[i];
+  }
+  void publish_experts(const std::string& worker, const std::string& rank, const ExpertUse& use) {
+    if (use.picks.empty()) return;  // no routed experts
+    Metrics& metrics = shared.metrics;
+    metrics.gauge(Metric::kWorkerExpertMapVersion, {worker, rank})
+        .set(static_cast<double>(use.map_version));
+    for (std::size_t i = 0; i < use.picks.size(); ++i) {
+      const std::string layer = fmt::to_string(use.first_layer + i);
+      metrics.gauge(Metric::kWorkerExpertPicks, {worker, rank, layer})
+          .set(static_cast<double>(use.picks[i]));
+      metrics.gauge(Metric::kWorkerExpertPacedPicks, {worker, rank, layer})
+          .set(static_cast<double>(use.paced[i]));
+    }
   }
   std::string metrics_text() {
     publish();

@@ -18,6 +18,7 @@ constexpr Commands kBoth = commands(kServe, kGateway, kWorker, kDoctor, kConfig)
 constexpr Commands kKvSide = commands(kServe, kKvd, kDoctor, kConfig);
 constexpr Commands kGatewaySide = commands(kServe, kGateway, kDoctor, kConfig);
 constexpr Commands kWorkerSide = commands(kServe, kWorker, kDoctor, kConfig, kEval);
+constexpr Commands kEngineUsers = kWorkerSide | commands(kProfile);
 constexpr Commands kModelUsers =
     commands(kServe, kGateway, kWorker, kDoctor, kConfig, kEval, kBench);
 constexpr Commands kClients = commands(kChat, kEval);
@@ -25,12 +26,12 @@ constexpr Commands kUrlUsers = kClients | commands(kKv);
 using O = Options;
 
 constexpr std::array kTable = {
-    OptionInfo{"config", "", &O::config_file, kBoth | commands(kEval, kKvd, kKv), "FILE", "", 0, 0,
-               "", kPath, "Read the configuration from a YAML file",
+    OptionInfo{"config", "", &O::config_file, kBoth | commands(kEval, kKvd, kKv, kExperts), "FILE",
+               "", 0, 0, "", kPath, "Read the configuration from a YAML file",
                "Flags override the file. `penstock config explain` lists its keys."},
     OptionInfo{"json", "", &O::json,
-               commands(kServe, kDoctor, kEval, kBench, kConfig, kKv, kExplain), "", "false", 0, 0,
-               "", kPlain, "Print data as JSON", ""},
+               commands(kServe, kDoctor, kEval, kBench, kConfig, kKv, kExplain, kExperts, kProfile),
+               "", "false", 0, 0, "", kPlain, "Print data as JSON", ""},
 
     OptionInfo{"host", "listen.host", &O::host, kGatewaySide, "ADDRESS", "127.0.0.1", 0, 0, "",
                kPlain, "Address to listen on",
@@ -51,16 +52,16 @@ constexpr std::array kTable = {
         "the engines by weight (0.01 to 1000, 1). "
         "Only its owner may be able to read the file. Without it only loopback is served."},
     OptionInfo{
-        "data-dir", "data.dir", &O::data_dir, kBoth | commands(kKvd, kKv, kExplain), "DIR", "auto",
-        0, 0, "", kPath, "Folder for everything that is kept",
+        "data-dir", "data.dir", &O::data_dir, kBoth | commands(kKvd, kKv, kExplain, kExperts),
+        "DIR", "auto", 0, 0, "", kPath, "Folder for everything that is kept",
         "auto: $XDG_DATA_HOME/penstock, ~/.local/share/penstock, or ./penstock-data without a "
         "home. One service at a time uses a folder."},
 
     OptionInfo{"engine", "engine.kind", &O::engine, kBoth, "KIND", "embedded", 0, 0, "embedded",
                kPlain, "Engine that computes", "`embedded` is the CPU engine of this program."},
     OptionInfo{
-        "model", "models", &O::models, kModelUsers, "NAME=DIR", "auto", 0, 0, "", kPath,
-        "Serve the checkpoint folder DIR as NAME; repeatable",
+        "model", "models", &O::models, kModelUsers | commands(kProfile), "NAME=DIR", "auto", 0, 0,
+        "", kPath, "Serve the checkpoint folder DIR as NAME; repeatable",
         "A folder holds config.json, model.safetensors and tokenizer.json. auto: nano, from the "
         "models/nano folder that comes with the program."},
     OptionInfo{"alias", "aliases", &O::aliases, kBoth, "ALIAS=NAME", "", 0, 0, "", kPlain,
@@ -123,20 +124,20 @@ constexpr std::array kTable = {
                "Prompts that a rank is given ahead, in predicted time; further ones wait",
                "They wait in the gateway, where priorities and the tenants' shares count. A rank "
                "that has nothing to do takes any."},
-    OptionInfo{"engine-threads", "engine.threads", &O::engine_threads, kWorkerSide, "N", "auto", 1,
+    OptionInfo{"engine-threads", "engine.threads", &O::engine_threads, kEngineUsers, "N", "auto", 1,
                1024, "", kPlain, "Threads that compute, shared out to the workers and their ranks",
                "auto: one per core that this process may use. Every rank has one at least."},
-    OptionInfo{"kv-memory", "engine.kv_memory", &O::kv_memory, kWorkerSide, "SIZE", "auto", kMiB,
+    OptionInfo{"kv-memory", "engine.kv_memory", &O::kv_memory, kEngineUsers, "SIZE", "auto", kMiB,
                1024 * kTiB, "", kPlain,
                "Memory for keys and values, shared out evenly to workers, ranks and models",
                "auto: an eighth of the available memory, from 64MiB to 8GiB."},
-    OptionInfo{"kv-dtype", "engine.kv_dtype", &O::kv_dtype, kWorkerSide, "TYPE", "bf16", 0, 0,
+    OptionInfo{"kv-dtype", "engine.kv_dtype", &O::kv_dtype, kEngineUsers, "TYPE", "bf16", 0, 0,
                "bf16|f32", kPlain, "Type in which keys and values are kept", ""},
     OptionInfo{
-        "max-batch-tokens", "engine.max_batch_tokens", &O::max_batch_tokens, kWorkerSide, "N",
+        "max-batch-tokens", "engine.max_batch_tokens", &O::max_batch_tokens, kEngineUsers, "N",
         "256", 1, 65536, "", kPlain, "Tokens that one engine step computes at most",
         "More makes long prompts faster and the pauses that they cause in other streams longer."},
-    OptionInfo{"max-sequences", "engine.max_sequences", &O::max_sequences, kWorkerSide, "N", "256",
+    OptionInfo{"max-sequences", "engine.max_sequences", &O::max_sequences, kEngineUsers, "N", "256",
                1, 65536, "", kPlain, "Sequences that run at once; more wait", ""},
 
     OptionInfo{"gateway-threads", "gateway.threads", &O::gateway_threads, kGatewaySide, "N", "auto",
@@ -258,8 +259,57 @@ constexpr std::array kTable = {
                "PATH", "auto", 0, 0, "", kPath, "Unix socket of the KV daemon",
                "auto: run/kvd.sock in the data folder."},
 
-    OptionInfo{"worker", "gateway.workers", &O::workers, commands(kGateway), "NAME=ADDRESS", "", 0,
-               0, "", kPlain, "Connect to this worker; repeatable",
+    OptionInfo{"expert-plan-interval", "experts.plan_interval", &O::expert_plan_interval,
+               kGatewaySide, "TIME", "0", 0, 24 * kHour, "", kPlain,
+               "Plan where experts run this often, from the loads since; 0: never",
+               "The gateway then gives the workers maps of experts to expert ranks; the embedded "
+               "engine's are logical, and its answers stay the same."},
+    OptionInfo{"expert-ranks", "experts.ranks", &O::expert_ranks, kGatewaySide, "N", "4", 1, 4096,
+               "", kPlain, "Expert ranks (GPUs) of a worker that experts are placed on", ""},
+    OptionInfo{"expert-slots", "experts.slots", &O::expert_slots, kGatewaySide, "N", "0", 0, 4096,
+               "", kPlain, "Slots of each for a copy of an expert",
+               "0: as many as the experts need, and a spare one."},
+    OptionInfo{"expert-groups", "experts.groups", &O::expert_groups, kGatewaySide, "N", "1", 1,
+               4096, "", kPlain, "Groups of experts that tokens are routed to together",
+               "When the nodes divide them, each group stays on one node."},
+    OptionInfo{"expert-nodes", "experts.nodes", &O::expert_nodes, kGatewaySide, "N", "1", 1, 4096,
+               "", kPlain, "Nodes that the expert ranks are on", ""},
+    OptionInfo{"expert-layer-moves", "experts.layer_moves", &O::expert_layer_moves, kGatewaySide,
+               "N", "32", 1, 65536, "", kPlain,
+               "Copies of experts that a round may move in one layer", ""},
+    OptionInfo{"expert-round-moves", "experts.round_moves", &O::expert_round_moves, kGatewaySide,
+               "N", "1024", 1, 4'000'000, "", kPlain,
+               "Copies of experts that a round may move in all layers together", ""},
+    OptionInfo{"gpus", "", &O::expert_ranks, commands(kExperts), "N", "4", 1, 4096, "", kPlain,
+               "plan: GPUs to place experts on", ""},
+    OptionInfo{"slots", "", &O::expert_slots, commands(kExperts), "N", "0", 0, 4096, "", kPlain,
+               "plan: slots of each GPU", "0: as many as the experts need, and a spare one."},
+    OptionInfo{"groups", "", &O::expert_groups, commands(kExperts), "N", "1", 1, 4096, "", kPlain,
+               "plan: groups of experts that tokens are routed to together",
+               "When the nodes divide them, each group stays on one node."},
+    OptionInfo{"nodes", "", &O::expert_nodes, commands(kExperts), "N", "1", 1, 4096, "", kPlain,
+               "plan: nodes that the GPUs are on", ""},
+    OptionInfo{"baseline", "", &O::baseline, commands(kExperts), "", "false", 0, 0, "", kPlain,
+               "plan: with the public EPLB algorithm instead of the search",
+               "It may put two copies of an expert on one GPU."},
+    OptionInfo{"weighted", "", &O::weighted, commands(kExperts), "", "false", 0, 0, "", kPlain,
+               "plan: for engines that split an expert's traffic over its copies by given shares",
+               ""},
+    OptionInfo{"map-format", "", &O::map_format, commands(kExperts), "FORMAT", "maps", 0, 0,
+               "maps|sglang", kPlain, "plan: what --out writes",
+               "maps: physical-to-logical and logical-to-physical maps; sglang: the file of its "
+               "--init-expert-location."},
+    OptionInfo{"seconds", "", &O::record_seconds, commands(kExperts), "N", "60", 1, 604'800, "",
+               kPlain, "record: how long", ""},
+    OptionInfo{"window", "", &O::record_window, commands(kExperts), "TIME", "1s", 10 * kMs, kHour,
+               "", kPlain, "record: loads are summed over this long", ""},
+    OptionInfo{"out", "", &O::out, commands(kExperts, kProfile), "FILE", "", 0, 0, "", kPath,
+               "File to write; -o is short for it",
+               "record, profile: standard output without it. plan: only the report is printed "
+               "without it; --json has the maps, too."},
+
+    OptionInfo{"worker", "gateway.workers", &O::workers, commands(kGateway, kExperts),
+               "NAME=ADDRESS", "", 0, 0, "", kPlain, "Connect to this worker; repeatable",
                "ADDRESS is unix:/path or HOST:PORT. Without any: the workers of --pools on this "
                "machine."},
     OptionInfo{"name", "worker.name", &O::worker_name, commands(kWorker), "NAME", "worker-0", 0, 0,
@@ -277,9 +327,9 @@ constexpr std::array kTable = {
                1'000'000, "", kPlain, "File descriptor on which to report readiness; 0 = none",
                "For supervisors: one JSON line says where it serves or why it does not."},
 
-    OptionInfo{"log-level", "log.level", &O::log_level, kBoth | commands(kEval, kKvd, kKv), "LEVEL",
-               "info", 0, 0, "debug|info|warning|error", kPlain,
-               "Least severe log lines shown on stderr", ""},
+    OptionInfo{"log-level", "log.level", &O::log_level,
+               kBoth | commands(kEval, kKvd, kKv, kExperts, kProfile), "LEVEL", "info", 0, 0,
+               "debug|info|warning|error", kPlain, "Least severe log lines shown on stderr", ""},
     OptionInfo{"log-format", "log.format", &O::log_format, kBoth | commands(kKvd), "FORMAT", "text",
                0, 0, "text|json", kPlain, "Log lines as text or JSON", ""},
     OptionInfo{"access-log", "log.access_file", &O::access_log, kGatewaySide, "FILE", "", 0, 0, "",
@@ -292,6 +342,8 @@ constexpr std::array kTable = {
                "Trust the certificates in this file (PEM) instead of the system's", ""},
     OptionInfo{"model", "", &O::chat_model, commands(kChat), "NAME", "", 0, 0, "", kPlain,
                "Model to ask for; the server's first when not given", ""},
+    OptionInfo{"model", "", &O::chat_model, commands(kExperts), "NAME", "", 0, 0, "", kPlain,
+               "Model to look at; the first with routed experts when not given", ""},
     OptionInfo{"ask-model", "", &O::chat_model, commands(kEval), "NAME", "", 0, 0, "", kPlain,
                "Model to ask for; the server's first when not given", ""},
     OptionInfo{"system", "", &O::system_prompt, commands(kChat), "TEXT", "", 0, 0, "", kPlain,
@@ -312,7 +364,7 @@ constexpr std::array kTable = {
                "Requests in flight", ""},
     OptionInfo{"items", "", &O::items_max, commands(kEval), "N", "0", 0, 1'000'000, "", kPlain,
                "Items per skill at most; 0 = all", ""},
-    OptionInfo{"quick", "", &O::quick, commands(kBench), "", "false", 0, 0, "", kPlain,
+    OptionInfo{"quick", "", &O::quick, commands(kBench, kProfile), "", "false", 0, 0, "", kPlain,
                "Shorter and noisier", ""},
     OptionInfo{"reference-dir", "", &O::reference_dir, commands(kBench), "DIR", "auto", 0, 0, "",
                kPath, "Folder with the reference tokenizer and vocabularies",

@@ -115,6 +115,21 @@ struct Options {
   std::string kv_tier;                 // kv verify: "host", "disk" or "all"
   bool wait = false;                   // kv warm: until it can be hit, in memory and on disk
 
+  // Experts: where they run, planned live by the gateway or from a file.
+  Duration expert_plan_interval{};       // 0: never
+  std::uint32_t expert_ranks = 0;        // GPUs; of the embedded engine, logical ranks
+  std::uint32_t expert_slots = 0;        // of each; 0: as many as the experts need, and a spare one
+  std::uint32_t expert_groups = 0;       // of experts that stay on one node
+  std::uint32_t expert_nodes = 0;        // hosts of the ranks
+  std::uint32_t expert_layer_moves = 0;  // copies that a round may move in a layer,
+  std::uint32_t expert_round_moves = 0;  // and in all
+  std::uint32_t record_seconds = 0;      // experts record
+  Duration record_window{};              // of loads
+  bool baseline = false;                 // experts plan: the public EPLB
+  bool weighted = false;                 // experts plan: unequal shares of traffic
+  std::string map_format;                // experts plan: "maps" or "sglang"
+  std::string out;                       // experts, profile: file to write; empty: stdout
+
   // Between our processes.
   std::string worker_socket;   // Unix socket the worker listens on
   std::string worker_listen;   // HOST:PORT instead; empty: the socket

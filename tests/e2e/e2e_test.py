@@ -647,6 +647,94 @@ class Security(unittest.TestCase):
         self.assertIn("--api-key-file", err)
 
 
+class Experts(unittest.TestCase):
+    PROMPTS = ["What is 17 + 25?", "Sort: 5 3 9 1", "hello", "What is 3 + 4?", "Sort: 8 2 7", "What is 90 - 7?"]
+
+    def answers(self, server):
+        out = []
+        for prompt in self.PROMPTS:
+            status, _, body = server.chat(prompt, max_tokens=48)
+            self.assertEqual(status, 200, body)
+            out.append(json.loads(body)["choices"][0]["message"]["content"])
+        return out
+
+    def experts(self, server, *words):
+        return run("experts", *words, "--data-dir", os.path.join(server.folder, "d"))
+
+    def show(self, server):
+        code, out, err = self.experts(server, "show", "--json")
+        self.assertEqual(code, 0, err)
+        return json.loads(out)["ranks"]
+
+    def test_answers_stay_the_same_while_experts_move(self):
+        with Server("--kv-cache", "off") as server:
+            expected = self.answers(server)
+            ranks = self.show(server)
+            self.assertEqual([rank["worker"] for rank in ranks], ["prefill-0", "decode-0"])
+            self.assertTrue(all(rank["map_version"] == 0 for rank in ranks))
+            self.assertGreater(sum(ranks[1]["layers"][0]["picks"]), 0)
+            self.assertGreater(server.metric("penstock_worker_expert_picks"), 0)
+        with Server("--kv-cache", "off", "--expert-plan-interval", "100ms", "--expert-ranks", "4",
+                    "--expert-slots", "5") as server:
+            self.assertEqual(self.answers(server), expected)
+            wait_for(lambda: server.metric("penstock_worker_expert_map_version") >= 2, "a map on both workers")
+            for _ in range(2):
+                self.assertEqual(self.answers(server), expected)
+            ranks = wait_for(lambda: [rank for rank in self.show(server) if rank["map_version"] > 0 and
+                                      sum(rank["layers"][0]["rank_picks"]) > 0], "loads by expert rank")
+            layer = ranks[0]["layers"][0]
+            self.assertEqual(len(layer["rank_picks"]), 4)
+            self.assertEqual(set(layer["slots"]), set(range(len(layer["picks"]))))
+            self.assertGreater(server.metric("penstock_expert_maps_pushed_total"), 1)
+            self.assertNotIn("did not take", server.log())
+            # A worker that was restarted is given the map again.
+            os.kill(server.children("worker", "decode")[0], signal.SIGKILL)
+            self.assertEqual(self.answers(server), expected)
+            def again():
+                code, out, _ = self.experts(server, "show", "--json")
+                return code == 0 and all(rank["map_version"] > 0 for rank in json.loads(out)["ranks"])
+            wait_for(again, "the map on the new worker")
+            self.assertEqual(self.answers(server), expected)
+
+    def test_record_and_plan(self):
+        with Server("--pools", "mixed=1") as server:
+            path = os.path.join(server.folder, "loads.jsonl")
+            recording = subprocess.Popen(
+                [BINARY, "experts", "record", "--seconds", "2", "--window", "250ms", "-o", path,
+                 "--data-dir", os.path.join(server.folder, "d")], stderr=subprocess.PIPE, text=True)
+            while recording.poll() is None:
+                self.answers(server)
+            self.assertEqual(recording.returncode, 0, recording.stderr.read())
+            recording.stderr.close()
+            lines = [json.loads(line) for line in read(path).splitlines()]
+            self.assertEqual(lines[0]["schema"], "penstock-expert-loads/1")
+            self.assertEqual(len(lines), 9)
+            self.assertGreater(sum(sum(sum(line["picks"], [])) for line in lines[1:]), 0)
+            maps = os.path.join(server.folder, "maps.json")
+            code, out, err = run("experts", "plan", path, "--gpus", "4", "--slots", "5", "--json", "--out", maps)
+            self.assertEqual(code, 0, err)
+            worth = json.loads(out)["max_over_mean"]
+            self.assertLessEqual(worth["floor"], worth["planned"] + 1e-9)
+            self.assertEqual(json.loads(read(maps)), json.loads(out)["maps"])
+            code, out, err = run("experts", "plan", path, "--gpus", "4", "--map-format", "sglang", "--out", maps)
+            self.assertEqual(code, 0, err)
+            self.assertIn("mean", out)
+            self.assertEqual(len(json.loads(read(maps))["physical_to_logical_map"]),
+                             lines[0]["first_layer"] + lines[0]["layers"])
+            with open(path, "a") as file:
+                file.write('{"window":9,"worker":"w","seconds":1,"picks":[[1]]}\n')
+            code, out, err = run("experts", "plan", path)
+            self.assertEqual(code, 64, err)
+            self.assertIn("line 10: picks: 3 arrays are needed here", err)
+            code, _, err = run("experts", "plan", path + "x")
+            self.assertIn("loads.jsonlx", err)
+            code, _, err = run("experts", "plam")
+            self.assertIn("did you mean plan?", err)
+        code, _, err = run("experts", "show", "--data-dir", os.path.join(server.folder, "none"))
+        self.assertNotEqual(code, 0)
+        self.assertIn("no service was started in", err)
+
+
 class CommandLine(unittest.TestCase):
     def test_mistakes_are_named(self):
         with tempfile.TemporaryDirectory() as folder:
