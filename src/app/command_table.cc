@@ -128,6 +128,18 @@ constexpr std::array kTable = {
         "penstock profile\n"
         "penstock profile --engine-threads 1 --out profiles/mine.json\n"
         "penstock profile --quick --json\n"},
+    CommandInfo{
+        Command::kSimulate, "simulate", "Measure", "[TRACE]", 1,
+        "See how a cluster would carry a load, in virtual time",
+        "Runs the routing policies over models of engines: a trace (Mooncake's JSONL, the Azure "
+        "CSV, or lines of {arrival_seconds, prompt_tokens, output_tokens, blocks}) or a workload "
+        "made up. Prints first-token times, gaps, hits and balance; --find-load says how much "
+        "load meets the service level, and how much of what anybody could serve that is.",
+        "penstock simulate --load 30\n"
+        "penstock simulate trace.jsonl --load 80 --html report.html\n"
+        "penstock simulate trace.jsonl --find-load --policy least-requests\n"
+        "penstock simulate --workload agents --change 300s=fail:prefill:0\n"
+        "penstock simulate trace.jsonl --suite balance --json\n"},
 };
 
 }  // namespace

@@ -22,6 +22,7 @@ enum class Command : std::uint8_t {
   kExperts,
   kProfile,
   kExplain,
+  kSimulate,
 };
 
 // A set of commands, for the rows of the option table.

@@ -38,6 +38,8 @@ Result<int> run_command(Command command, const Options& options) {
       return run_kvd(options);
     case Command::kKv:
       return run_kv(options);
+    case Command::kSimulate:
+      return run_simulate(options);
     case Command::kExperts:
       return run_experts(options);
     case Command::kProfile:

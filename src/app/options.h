@@ -157,6 +157,36 @@ struct Options {
   std::uint32_t items_max = 0;  // per skill; 0 = all
   bool quick = false;
   std::string reference_dir;  // see bench/bench.h
+
+  // The simulator.
+  std::string sim_suite;  // "balance", or empty
+  bool sim_quick = false;
+  std::string sim_profile;      // file; empty: the one that comes with the program
+  std::uint32_t sim_ranks = 0;  // of each pool; 0: the profile's
+  double sim_scale_d = 1;
+  double sim_scale_f = 1;
+  std::string sim_workload;
+  double sim_rate = 0;  // requests a second of one copy
+  double sim_load = 0;  // copies
+  bool sim_find_load = false;
+  double sim_tolerance = 0;
+  std::string sim_policy;
+  std::string sim_decode_policy;  // empty: the same
+  std::string sim_queue;          // "on" or "off"
+  std::uint32_t sim_gateways = 0;
+  Duration sim_report_lag{};
+  double sim_report_loss = 0;
+  Duration sim_event_lag{};
+  double sim_event_loss = 0;
+  std::string sim_cache;  // "cluster" or "engine"
+  std::uint32_t sim_cache_blocks = 0;
+  Duration sim_cache_ttl{};
+  std::uint32_t sim_zones = 0;
+  std::vector<Assignment> sim_changes;
+  Duration sim_seconds{};
+  Duration sim_warmup{};
+  std::uint32_t sim_seed = 0;
+  std::string sim_html;
 };
 
 }  // namespace penstock
