@@ -72,6 +72,8 @@ Result<int> run_kv_transfer(const Options& options) {
     TRY_STATUS(session->admin("flush", "", kFlushTimeout));
     return print_transfer(options, "imported", result);
   }
+  // What waits to be written counts as held, and can't be read from the files yet.
+  TRY_STATUS(session->admin("flush", "", kFlushTimeout));
   std::unique_ptr<disk::SegmentReader> segments;
   if (::access((options.kv_dir + "/LOCK").c_str(), F_OK) == 0) {
     TRY(segments, disk::SegmentReader::open(options.kv_dir, options.kv_encryption_key_file));

@@ -56,9 +56,10 @@ class Host {
   }
   Result<KvTransferResult> write(const std::string& file, const std::string& filter = "",
                                  const std::string& key = "") const {
+    const auto s = session();
+    TRY_STATUS(s->admin("flush", "", kLong));
     std::unique_ptr<disk::SegmentReader> segments;
     if (disk_ != nullptr) segments = *disk::SegmentReader::open(folder(), key);
-    const auto s = session();
     return export_kv(*s, {file, filter, key_check(), segments.get(), {}});
   }
   Result<KvTransferResult> read(const std::string& file,

@@ -673,7 +673,7 @@ class Experts(unittest.TestCase):
             self.assertEqual([rank["worker"] for rank in ranks], ["prefill-0", "decode-0"])
             self.assertTrue(all(rank["map_version"] == 0 for rank in ranks))
             self.assertGreater(sum(ranks[1]["layers"][0]["picks"]), 0)
-            self.assertGreater(server.metric("penstock_worker_expert_picks"), 0)
+            wait_for(lambda: server.metric("penstock_worker_expert_picks") > 0, "a heartbeat")
         with Server("--kv-cache", "off", "--expert-plan-interval", "100ms", "--expert-ranks", "4",
                     "--expert-slots", "5") as server:
             self.assertEqual(self.answers(server), expected)
