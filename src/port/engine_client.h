@@ -31,8 +31,8 @@ struct WorkerView {
   bool draining = false;
   HandoffUse handoffs;
   std::vector<ExpertUse> experts;  // one per rank; empty: not said yet
-  Instant heard_at;             // last frame; standing still for 2 s means absent
-  std::uint32_t in_flight = 0;  // requests of this gateway shard
+  Instant heard_at;                // last frame; standing still for 2 s means absent
+  std::uint32_t in_flight = 0;     // requests of this gateway shard
 };
 
 class EngineClient {

@@ -57,8 +57,8 @@ class HttpExchange {
   virtual const HttpRequest& request() const = 0;
   // Called once, on the shard's thread, when the peer closes before the answer is complete.
   virtual void on_disconnect(std::function<void()> call) = 0;
-  // The last moment of the answer: a write under way then fails, and the connection is cut; one that
-  // begins later has a second, for an answer's last words. None without this call.
+  // The last moment of the answer: a write under way then fails, and the connection is cut; one
+  // that begins later has a second, for an answer's last words. None without this call.
   virtual void set_deadline(Instant deadline) = 0;
   virtual Task<Status> respond(HttpResponse response) = 0;
   // Sends the head of a chunked answer together with the first write().

@@ -163,7 +163,7 @@ class Cluster {
   std::uint32_t next_ = 0;    // arrival
   std::uint64_t missed_ = 0;  // measured arrivals that are late or refused
   std::uint64_t missed_max_ = 0;
-  double mean_quota_ = 0.1;  // of recent prompts
+  double mean_quota_ = 0.1;       // of recent prompts
   double expected_output_ = 256;  // until some have finished
   Report report_;
   Digest digest_;

@@ -28,8 +28,8 @@ struct LoadPlan {
 std::vector<evaluate::Arrival> arrivals_of(const evaluate::Trace& trace, const LoadPlan& plan,
                                            double copies);
 
-// The highest load within `tolerance` that `meets` accepts, from `from` downwards (upwards when that
-// is accepted); 0 when it accepts none.
+// The highest load within `tolerance` that `meets` accepts, from `from` downwards (upwards when
+// that is accepted); 0 when it accepts none.
 Result<double> highest_load(const std::function<Result<bool>(double)>& meets, double from,
                             double tolerance);
 
