@@ -37,7 +37,7 @@ from nano import batches, evaluate, export, make_golden, model as model_, optimi
 from nano.bpe import Tokenizer
 
 MODELS = Path(__file__).resolve().parent.parent / "models" / "nano"
-WARM_UP_STEPS, HIGH, START_DECAY, FINAL_LR = 100, 0.40, 0.4, 0.02
+WARM_UP_STEPS, HIGH, START_DECAY, FINAL_LR = 100, 0.40, 0.2, 0.02
 MUON_LR, ADAM_LR = 0.02, 3e-3
 
 
