@@ -61,7 +61,7 @@ class Parts(Phase):
     plans = []
 
     def open(self):
-        options = ["--handoff-lease", f"{self.lease}s"]
+        options = ["--handoff-lease", f"{self.lease}s", *self.flags]
         for name, value in {**SHORT, **self.limits}.items():
             options += ["--handoff-limit", f"{name}={value}{'ms' * (name in TIMES)}"]
         return pd_service.Parts(os.path.abspath(self.run.options.worker_binary), options,
@@ -132,6 +132,17 @@ class Crowd(Parts):
     clients = 24
 
 
+class Long(Parts):
+    """Prompts are computed in many small steps, so that handoffs stay open."""
+    plans = [STRANGE, mix(HOLDERS, attach_twice=500), mix(HOLDERS, read_refuse=30),
+             mix(STRANGE, read_delay=(900, 900)), mix(read_delay=(900, 900)), HOLDERS]
+    flags = ("--max-batch-tokens", "24")
+    limits = {"reader.reads_max": 4, "reader.whole": 3500}
+    prompts = (900, 4096)
+    leave = 0.6
+    clients = 10
+
+
 class Stalls(Parts):
     """Threads of transports stand still, so that leases end with their readers alive."""
     plans = [STALLS, mix(STALLS, attach_hold=(300, 1000)), mix(STALLS, CUTS)]
@@ -184,7 +195,7 @@ def over_tcp(kind):
     return type(f"{kind.__name__}Tcp", (kind,), {"transport": "tcp", "__doc__": kind.__doc__})
 
 
-PARTS_PHASES = [Cuts, Holders, Messages, Closings, Crowd, Stalls, Silence, Silences, Limits,
+PARTS_PHASES = [Cuts, Holders, Messages, Closings, Crowd, Long, Stalls, Silence, Silences, Limits,
                 Reads, Frames]
 PARTS_PHASES += [over_tcp(kind) for kind in PARTS_PHASES]
 SHORT_PARTS_PHASES = [over_tcp(Cuts), Messages, over_tcp(Reads)]

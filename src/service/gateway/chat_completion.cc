@@ -116,7 +116,7 @@ Task<Status> ChatCompletion::place_and_submit() {
   CO_TRY(const Placement placement, co_await run_.place(wanted));
   CO_TRY_STATUS(check_length(placement.model));  // workers may differ
   record_.placement = placement.reason + record_.placement;
-  if (run_.queued() > Duration::zero()) {
+  if (run_.queued() >= std::chrono::microseconds(100)) {
     record_.placement += fmt::format("; queued {:.1f} ms",
                                      std::chrono::duration<double>(run_.queued()).count() * 1e3);
   }

@@ -125,14 +125,11 @@ Placer::Policies& Placer::policies(std::string_view model) {
   return policies_.emplace(std::string(model), std::move(made)).first->second;
 }
 
-// Fills both pools with the ranks that could run the request now.
-void Placer::gather(const PlacementState& state, std::string_view model) {
-  for (Pool* const pool : {&prefill_, &others_}) {
-    pool->ranks.clear();
-    pool->views.clear();
-    pool->policy = nullptr;
-  }
+// Calls visit(candidate) for the ranks that could run the request now, until it returns false.
+template <typename Visit>
+void Placer::visit_candidates(const PlacementState& state, std::string_view model, Visit visit) {
   draining_ = 0;
+  Candidate c;
   for (const WorkerView& worker : state.workers) {
     if (!worker.connected) continue;
     const ModelDescription* const served = find_model(worker, model);
@@ -142,7 +139,6 @@ void Placer::gather(const PlacementState& state, std::string_view model) {
       continue;
     }
     const auto index = static_cast<std::uint32_t>(served - worker.description.models.data());
-    auto& ranks = (worker.description.role == WorkerRole::kPrefill ? prefill_ : others_).ranks;
     auto own = state.ledger.of_worker(worker.description.id);
     std::optional<PrefillCoefficients> usual;
     for (std::uint32_t rank = 0; rank < worker.loads.size(); ++rank) {
@@ -150,12 +146,12 @@ void Placer::gather(const PlacementState& state, std::string_view model) {
       while (!own.empty() && own.front().first.rank < rank)
         own = own.subspan(1);
       if (load.model != index) continue;
-      Candidate& c = ranks.emplace_back();
       c.worker = &worker;
       c.model = served;
       c.load = &load;
       c.id = {worker.description.id, rank};
-      if (!own.empty() && own.front().first.rank == rank) c.own = own.front().second;
+      c.own =
+          !own.empty() && own.front().first.rank == rank ? own.front().second : RankLedger::Entry{};
       c.cost = load.prefill;
       if (c.cost == PrefillCoefficients{}) {
         if (!usual) usual = state.costs.of(worker.description.engine, model).prefill_coefficients();
@@ -165,8 +161,22 @@ void Placer::gather(const PlacementState& state, std::string_view model) {
       const double others = static_cast<double>(load.prompt_tokens_waiting) -
                             static_cast<double>(c.own.prompt_tokens);
       c.queue_seconds = to_seconds(c.own.prompt_time) + c.prefill_seconds(0, others);
+      if (!visit(c)) return;
     }
   }
+}
+
+// Fills both pools.
+void Placer::gather(const PlacementState& state, std::string_view model) {
+  for (Pool* const pool : {&prefill_, &others_}) {
+    pool->ranks.clear();
+    pool->views.clear();
+    pool->policy = nullptr;
+  }
+  visit_candidates(state, model, [this](const Candidate& c) {
+    (c.role() == WorkerRole::kPrefill ? prefill_ : others_).ranks.push_back(c);
+    return true;
+  });
 }
 
 const Placer::Candidate& Placer::choose_decode(const PlacementState& state,
@@ -316,18 +326,27 @@ Result<Placement> Placer::decide(const PlacementState& state, const PlacementReq
 }
 
 bool Placer::has_room(const PlacementState& state, const PlacementRequest& request) {
-  gather(state, request.model);
   const auto needed = static_cast<std::int64_t>(kv_tokens(request));
-  const auto holds = [&](const Candidate& c) {
-    const std::int64_t capacity = c.load->kv_tokens_total.value;
-    return c.requests() == 0 || capacity == 0 || c.kv_tokens() + needed <= capacity;
-  };
   const double backlog = to_seconds(state.limits.prefill_backlog);
-  const auto begins = [&](const Candidate& c) { return c.queue_seconds <= backlog; };
-  const auto& computing =
-      prefill_.ranks.empty() || !state.limits.disaggregate ? others_.ranks : prefill_.ranks;
-  return (others_.ranks.empty() || std::ranges::any_of(others_.ranks, holds)) &&
-         (computing.empty() || std::ranges::any_of(computing, begins));
+  struct Seen {
+    bool any = false;
+    bool holds = false;   // one has room for its KV
+    bool begins = false;  // one would begin with its prompt soon
+  };
+  Seen prefill;
+  Seen others;
+  // Mostly the first ranks have room, and the rest need not be looked at.
+  visit_candidates(state, request.model, [&](const Candidate& c) {
+    Seen& kind = c.role() == WorkerRole::kPrefill ? prefill : others;
+    const std::int64_t capacity = c.load->kv_tokens_total.value;
+    kind.any = true;
+    kind.begins = kind.begins || c.queue_seconds <= backlog;
+    kind.holds =
+        kind.holds || c.requests() == 0 || capacity == 0 || c.kv_tokens() + needed <= capacity;
+    return !others.holds || !(state.limits.disaggregate ? prefill : others).begins;
+  });
+  const Seen& computing = prefill.any && state.limits.disaggregate ? prefill : others;
+  return (!others.any || others.holds) && (!computing.any || computing.begins);
 }
 
 double Placer::work_seconds(const PlacementState& state, const PlacementRequest& request) {

@@ -134,6 +134,8 @@ class Placer {
     std::unique_ptr<routing::PlacementPolicy> decode;
   };
 
+  template <typename Visit>
+  void visit_candidates(const PlacementState& state, std::string_view model, Visit visit);
   void gather(const PlacementState& state, std::string_view model);
   Policies& policies(std::string_view model);
   const Candidate& choose_decode(const PlacementState& state, const PlacementRequest& request);
