@@ -9,10 +9,14 @@
 namespace penstock::routing {
 namespace {
 
-std::string shipped(const std::string& name) {
-  std::ifstream file("profiles/" + name + ".json");
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
   REQUIRE(file.good());
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string shipped(const std::string& name) {
+  return text_of("profiles/" + name + ".json");
 }
 
 // Replaces the only occurrence of `from`.
@@ -47,7 +51,7 @@ TEST_CASE("the pool of public figures matches them") {
 }
 
 TEST_CASE("impossible numbers are refused, with the key") {
-  const std::string good = shipped("embedded-nano");
+  const std::string good = text_of("tests/cases/profiles/round-numbers.json");
   const std::pair<std::pair<const char*, const char*>, const char*> cases[] = {
       {{R"("seconds_per_token": 0.0002)", R"("seconds_per_token": -1)"},
        "costs.prefill.seconds_per_token"},
