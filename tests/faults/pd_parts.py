@@ -14,7 +14,6 @@ from pd_phases import Phase
 SHORT = {"owner.unclaimed": 1200, "owner.quarantine": 600, "owner.heartbeat": 300,
          "owner.parked": 800, "reader.connect": 700, "reader.attach": 1500, "reader.read": 1000,
          "reader.silent": 1000, "reader.whole": 6000}
-TIMES = set(SHORT)
 
 
 def mix(*parts, **chances):
@@ -63,7 +62,7 @@ class Parts(Phase):
     def open(self):
         options = ["--handoff-lease", f"{self.lease}s", *self.flags]
         for name, value in {**SHORT, **self.limits}.items():
-            options += ["--handoff-limit", f"{name}={value}{'ms' * (name in TIMES)}"]
+            options += ["--handoff-limit", f"{name}={value}{'ms' * (name in SHORT)}"]
         return pd_service.Parts(os.path.abspath(self.run.options.worker_binary), options,
                                 pools=self.pools, transport=self.transport, cache=self.cache,
                                 seed=self.rng.randrange(1 << 20))

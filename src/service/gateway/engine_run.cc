@@ -132,9 +132,8 @@ Status EngineRun::submit_leg(RankId rank, const HandoffRef& handoff,
                              const RankLedger::Entry& part) {
   Running& leg = at(handoff.leg);
   leg.id = RequestId(context_.rng.next_u64());
-  leg.fresh = static_cast<std::uint32_t>(part.prompt_tokens);
   leg.submitted_at = context_.clock.now();
-  leg.alone = leg.fresh > 0 && is_idle(rank);
+  leg.alone = part.prompt_tokens > 0 && is_idle(rank);
   EngineRequest request = request_;
   request.id = leg.id;
   request.rank = rank.rank;

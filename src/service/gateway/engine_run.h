@@ -69,7 +69,6 @@ class EngineRun {
     RankPermit permit;
     // For what the prompt's computation teaches: it had the rank to itself.
     bool alone = false;
-    std::uint32_t fresh = 0;  // as predicted
     Instant submitted_at;
   };
   Running& at(Leg leg) { return legs_[leg == Leg::kPrefill ? 0 : 1]; }
