@@ -185,6 +185,7 @@ void DeepSeekParser::matched(std::size_t marker, std::vector<OutputEvent>& event
       break;
     case Stage::kContent:
       if (marker < stop_count_) {
+        stop_string_ = content_markers_[marker];
         enter(Stage::kFinished);
       } else if (marker > stop_count_) {
         enter(Stage::kToolBlock);

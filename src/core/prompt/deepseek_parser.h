@@ -26,6 +26,7 @@ class DeepSeekParser : public OutputParser {
   void feed(std::string_view text, std::vector<OutputEvent>& events) override;
   void finish(std::vector<OutputEvent>& events) override;
   bool stopped() const override { return stage_ == Stage::kFinished; }
+  std::string_view stop_string() const override { return stop_string_; }
   bool in_reasoning() const override { return stage_ == Stage::kReasoning; }
   bool saw_tool_call() const override { return saw_tool_call_; }
 
@@ -60,6 +61,7 @@ class DeepSeekParser : public OutputParser {
   std::vector<std::string> content_markers_;  // stop strings, "</think>", then the DSML mark
   std::vector<std::string> reasoning_markers_;
   std::string buffer_;
+  std::string_view stop_string_;  // in content_markers_
   std::string name_;
 };
 

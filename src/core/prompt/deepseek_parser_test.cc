@@ -169,6 +169,7 @@ TEST_CASE("text is released as soon as it is certain") {
   parser.feed("ND", events);
   CHECK(events.size() == 1);
   CHECK(parser.stopped());
+  CHECK(parser.stop_string() == "END");
 }
 
 }  // namespace penstock::prompt

@@ -5,9 +5,10 @@
 // a marker, so the events of an answer, joined by kind, do not depend on how it was cut. Malformed
 // markup degrades to text or is dropped inside a tool block; no byte of visible text is lost.
 //
-// Invariants: kToolBegin comes before its kToolArguments, then kToolEnd; the arguments of one call
-// join to a JSON object. After a stop string matched, finished() is true and further text is
-// ignored. Errors: none; any bytes are accepted. Concurrency: one parser per choice, one thread.
+// Invariants: kToolBegin, its kToolArguments and kToolEnd follow one another with nothing between;
+// the arguments of one call join to a JSON object. After a stop string matched, stopped() is true
+// and further text is ignored. Errors: none; any bytes are accepted. Concurrency: one parser per
+// choice, one thread.
 // Source: facts on the public recipe's state machine, docs/protocol/chat-encodings.md.
 #pragma once
 
@@ -35,6 +36,8 @@ class OutputParser {
   virtual void finish(std::vector<OutputEvent>& events) = 0;
   // A stop string was met; generation can end.
   virtual bool stopped() const = 0;
+  // The stop string that was met; empty when none was. Valid as long as the parser.
+  virtual std::string_view stop_string() const = 0;
   // Text fed now counts as reasoning.
   virtual bool in_reasoning() const = 0;
   virtual bool saw_tool_call() const = 0;
