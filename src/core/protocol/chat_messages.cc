@@ -5,18 +5,10 @@
 #include <algorithm>
 
 #include "core/protocol/json_fields.h"
+#include "core/protocol/request_fields.h"
 
 namespace penstock::protocol {
 namespace {
-
-constexpr std::size_t kFunctionNameMax = 64;
-
-bool is_function_name(std::string_view name) {
-  return !name.empty() && name.size() <= kFunctionNameMax && std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-';
-  });
-}
 
 // One part of a content array; appends its text.
 Status read_part(JsonRef part, std::string& text) {
@@ -157,19 +149,6 @@ Status read_tool(JsonRef tool, std::vector<ToolDefinition>& tools) {
   return {};
 }
 
-// The first tool whose name an earlier one has, by index; npos when there is none.
-std::size_t find_repeated_name(const std::vector<ToolDefinition>& tools) {
-  std::vector<std::pair<std::string_view, std::size_t>> names;
-  for (std::size_t i = 0; i < tools.size(); ++i)
-    names.emplace_back(tools[i].name, i);
-  std::ranges::sort(names);
-  std::size_t found = std::string::npos;
-  for (std::size_t i = 1; i < names.size(); ++i) {
-    if (names[i].first == names[i - 1].first) found = std::min(found, names[i].second);
-  }
-  return found;
-}
-
 // {"type":"function","function":{"name":...}} of a tool that exists.
 Result<std::string> read_tool_reference(JsonRef reference,
                                         const std::vector<ToolDefinition>& tools) {
@@ -256,9 +235,7 @@ Status read_tools(JsonRef body, const ChatLimits& limits, ChatRequest& request) 
       }
       TRY_STATUS(read_tool(tool, tools));
     }
-    if (const auto i = find_repeated_name(tools); i != std::string::npos) {
-      return invalid_value(list, fmt::format("two tools are named {}", tools[i].name));
-    }
+    TRY_STATUS(check_tool_names(list, tools));
   }
   if (const auto choice = optional_member(body, "tool_choice")) {
     TRY_STATUS(read_tool_choice(choice, tools, request.tool_choice));

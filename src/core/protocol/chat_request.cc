@@ -8,17 +8,13 @@
 
 #include "core/protocol/chat_messages.h"
 #include "core/protocol/json_fields.h"
+#include "core/protocol/request_fields.h"
 
 namespace penstock::protocol {
 namespace {
 
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kTokenIdMax = std::numeric_limits<TokenId>::max();
-constexpr std::size_t kModelBytesMax = 512;
-constexpr std::size_t kUserIdBytesMax = 512;
-constexpr std::size_t kMetadataMax = 16;
-constexpr std::size_t kMetadataKeyChars = 64;
-constexpr std::size_t kMetadataValueChars = 512;
 
 // Fields that would change the answer and are not supported yet. Everything unknown is ignored.
 constexpr std::string_view kUnsupportedFields[] = {
@@ -47,20 +43,6 @@ Status refuse_unsupported(JsonRef body) {
   }
   return {};
 }
-
-struct NumberField {
-  std::string_view name;
-  float SamplingParams::* member;
-  NumberRange range;
-};
-constexpr NumberField kNumbers[] = {
-    {"temperature", &SamplingParams::temperature, {0, 2}},
-    {"top_p", &SamplingParams::top_p, {0, 1}},
-    {"min_p", &SamplingParams::min_p, {0, 1}},
-    {"presence_penalty", &SamplingParams::presence_penalty, {-2, 2}},
-    {"frequency_penalty", &SamplingParams::frequency_penalty, {-2, 2}},
-    {"repetition_penalty", &SamplingParams::repetition_penalty, {0, 2, true}},
-};
 
 Status read_logit_bias(JsonRef value, const ChatLimits& limits, SamplingParams& out) {
   TRY_STATUS(expect_object(value));
@@ -115,13 +97,7 @@ Status read_max_tokens(JsonRef body, ChatRequest& request) {
 
 Status read_sampling(JsonRef body, const ChatLimits& limits, ChatRequest& request) {
   auto& out = request.sampling;
-  for (const auto& field : kNumbers) {
-    const auto value = optional_member(body, field.name);
-    if (!value) continue;
-    TRY(out.*field.member, read_number(value, field.range));
-  }
-  // top_p 0 means the most likely token alone; inside it is above 0.
-  out.top_p = std::max(out.top_p, std::numeric_limits<float>::min());
+  TRY_STATUS(read_numbers(body, out));
   if (const auto top_k = optional_member(body, "top_k")) {
     TRY(const auto count, read_integer(top_k, {-1, kInt32Max}));
     out.top_k = static_cast<std::int32_t>(count);
@@ -200,13 +176,7 @@ Status read_stream(JsonRef body, ChatRequest& request) {
 
 Status read_thinking(JsonRef body, ChatRequest& request) {
   if (const auto effort = optional_member(body, "reasoning_effort")) {
-    TRY(const auto index,
-        read_choice(effort, {"none", "minimal", "low", "medium", "high", "xhigh", "max"}));
-    request.reasoning_effort = static_cast<ReasoningEffort>(
-        static_cast<int>(ReasoningEffort::kNone) + static_cast<int>(index));
-    if (request.reasoning_effort == ReasoningEffort::kNone) {
-      request.conversation.thinking = Thinking::kDisabled;
-    }
+    TRY_STATUS(read_effort(effort, request));
   }
   if (const auto thinking = optional_member(body, "thinking")) {
     TRY_STATUS(expect_object(thinking));
@@ -216,61 +186,6 @@ Status read_thinking(JsonRef body, ChatRequest& request) {
     request.conversation.thinking = kModes[index];
   }
   return {};
-}
-
-std::size_t count_characters(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
-}
-
-Status read_metadata(JsonRef body, ChatRequest& request) {
-  const auto metadata = optional_member(body, "metadata");
-  if (!metadata) return {};
-  TRY_STATUS(expect_object(metadata));
-  for (auto key = metadata.first_child(); key;) {
-    const auto value = key.next_sibling();
-    if (request.metadata.size() == kMetadataMax) {
-      return invalid_value(metadata, fmt::format("holds more than {} pairs", kMetadataMax));
-    }
-    TRY(auto text, read_string(value));
-    auto name = key.string();
-    if (count_characters(name) > kMetadataKeyChars) {
-      return invalid_value(value,
-                           fmt::format("the key is longer than {} characters", kMetadataKeyChars));
-    }
-    if (count_characters(text) > kMetadataValueChars) {
-      return invalid_value(value, fmt::format("is longer than {} characters", kMetadataValueChars));
-    }
-    request.metadata.emplace_back(std::move(name), std::move(text));
-    key = value.next_sibling();
-  }
-  return {};
-}
-
-Status read_identity(JsonRef body, ChatRequest& request) {
-  TRY(const auto model, required_member(body, "model"));
-  TRY(request.model, read_string(model, kModelBytesMax));
-  if (request.model.empty()) return invalid_value(model, "must not be empty");
-  for (const std::string_view name : {"user_id", "safety_identifier", "user"}) {
-    const auto value = optional_member(body, name);
-    if (!value) continue;
-    TRY(auto id, read_string(value, kUserIdBytesMax));
-    if (request.user_id.empty()) request.user_id = std::move(id);
-  }
-  if (const auto key = optional_member(body, "prompt_cache_key")) {
-    TRY(request.prompt_cache_key, read_string(key, kUserIdBytesMax));
-  }
-  if (const auto cache = optional_member(body, "cache_class")) {
-    TRY(request.cache_class, read_string(cache, kUserIdBytesMax));
-  }
-  if (const auto tier = optional_member(body, "service_tier")) {
-    TRY_STATUS(read_choice(tier, {"auto", "default", "flex", "scale", "priority", "fast"}));
-    request.service_tier = tier.string();
-  }
-  if (const auto verbosity = optional_member(body, "verbosity")) {
-    TRY_STATUS(read_choice(verbosity, {"low", "medium", "high"}));
-  }
-  return read_metadata(body, request);
 }
 
 }  // namespace

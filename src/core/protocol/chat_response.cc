@@ -61,23 +61,6 @@ void append_token(std::string& out, const TokenText& token) {
   out += ']';
 }
 
-// The entries, comma-separated, to be put between brackets.
-void append_logprobs(std::string& out, std::span<const LogprobEntry> entries) {
-  bool first = true;
-  for (const LogprobEntry& entry : entries) {
-    out += first ? "{" : ",{";
-    first = false;
-    append_token(out, entry.token);
-    out += R"(,"top_logprobs":[)";
-    for (std::size_t i = 0; i < entry.top.size(); ++i) {
-      out += i == 0 ? "{" : ",{";
-      append_token(out, entry.top[i]);
-      out += '}';
-    }
-    out += "]}";
-  }
-}
-
 void append_field(std::string& out, std::string_view name, std::string_view value) {
   if (out.back() != '{') out += ',';
   out.append("\"").append(name).append("\":");
@@ -139,6 +122,22 @@ void append_usage(std::string& out, const Usage& usage) {
   field(R"(},"prompt_cache_hit_tokens":)", usage.cached_tokens);
   field(R"(,"prompt_cache_miss_tokens":)", usage.prompt_tokens - usage.cached_tokens);
   out += '}';
+}
+
+void append_logprobs(std::string& out, std::span<const LogprobEntry> entries) {
+  bool first = true;
+  for (const LogprobEntry& entry : entries) {
+    out += first ? "{" : ",{";
+    first = false;
+    append_token(out, entry.token);
+    out += R"(,"top_logprobs":[)";
+    for (std::size_t i = 0; i < entry.top.size(); ++i) {
+      out += i == 0 ? "{" : ",{";
+      append_token(out, entry.top[i]);
+      out += '}';
+    }
+    out += "]}";
+  }
 }
 
 ChatStream::ChatStream(const ChatAnswer& answer) : answer_(answer), choices_(answer.choices) {

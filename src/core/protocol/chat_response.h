@@ -144,5 +144,7 @@ class ChatCollector {
 
 // The usage object: OpenAI's fields and DeepSeek's prompt_cache_hit/miss_tokens.
 void append_usage(std::string& out, const Usage& usage);
+// The entries, comma-separated, to be put between brackets.
+void append_logprobs(std::string& out, std::span<const LogprobEntry> entries);
 
 }  // namespace penstock::protocol

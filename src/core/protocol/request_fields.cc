@@ -1,0 +1,137 @@
+#include "core/protocol/request_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace penstock::protocol {
+namespace {
+
+constexpr std::size_t kModelBytesMax = 512;
+constexpr std::size_t kUserIdBytesMax = 512;
+constexpr std::size_t kMetadataMax = 16;
+constexpr std::size_t kMetadataKeyChars = 64;
+constexpr std::size_t kMetadataValueChars = 512;
+constexpr std::size_t kFunctionNameMax = 64;
+
+struct NumberField {
+  std::string_view name;
+  float SamplingParams::* member;
+  NumberRange range;
+};
+constexpr NumberField kNumbers[] = {
+    {"temperature", &SamplingParams::temperature, {0, 2}},
+    {"top_p", &SamplingParams::top_p, {0, 1}},
+    {"min_p", &SamplingParams::min_p, {0, 1}},
+    {"presence_penalty", &SamplingParams::presence_penalty, {-2, 2}},
+    {"frequency_penalty", &SamplingParams::frequency_penalty, {-2, 2}},
+    {"repetition_penalty", &SamplingParams::repetition_penalty, {0, 2, true}},
+};
+
+std::size_t count_characters(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+Status read_metadata(JsonRef body, ChatRequest& request) {
+  const auto metadata = optional_member(body, "metadata");
+  if (!metadata) return {};
+  TRY_STATUS(expect_object(metadata));
+  for (auto key = metadata.first_child(); key;) {
+    const auto value = key.next_sibling();
+    if (request.metadata.size() == kMetadataMax) {
+      return invalid_value(metadata, fmt::format("holds more than {} pairs", kMetadataMax));
+    }
+    TRY(auto text, read_string(value));
+    auto name = key.string();
+    if (count_characters(name) > kMetadataKeyChars) {
+      return invalid_value(value,
+                           fmt::format("the key is longer than {} characters", kMetadataKeyChars));
+    }
+    if (count_characters(text) > kMetadataValueChars) {
+      return invalid_value(value, fmt::format("is longer than {} characters", kMetadataValueChars));
+    }
+    request.metadata.emplace_back(std::move(name), std::move(text));
+    key = value.next_sibling();
+  }
+  return {};
+}
+
+// The first tool whose name an earlier one has, by index; npos when there is none.
+std::size_t find_repeated_name(const std::vector<ToolDefinition>& tools) {
+  std::vector<std::pair<std::string_view, std::size_t>> names;
+  for (std::size_t i = 0; i < tools.size(); ++i)
+    names.emplace_back(tools[i].name, i);
+  std::ranges::sort(names);
+  std::size_t found = std::string::npos;
+  for (std::size_t i = 1; i < names.size(); ++i) {
+    if (names[i].first == names[i - 1].first) found = std::min(found, names[i].second);
+  }
+  return found;
+}
+
+}  // namespace
+
+bool is_function_name(std::string_view name) {
+  return !name.empty() && name.size() <= kFunctionNameMax && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+  });
+}
+
+Status check_tool_names(JsonRef list, const std::vector<ToolDefinition>& tools) {
+  const auto i = find_repeated_name(tools);
+  if (i == std::string::npos) return {};
+  return invalid_value(list, fmt::format("two tools are named {}", tools[i].name));
+}
+
+Status read_numbers(JsonRef body, SamplingParams& out) {
+  for (const auto& field : kNumbers) {
+    const auto value = optional_member(body, field.name);
+    if (!value) continue;
+    TRY(out.*field.member, read_number(value, field.range));
+  }
+  // top_p 0 means the most likely token alone; inside it is above 0.
+  out.top_p = std::max(out.top_p, std::numeric_limits<float>::min());
+  return {};
+}
+
+Status read_effort(JsonRef effort, ChatRequest& request) {
+  TRY(const auto index,
+      read_choice(effort, {"none", "minimal", "low", "medium", "high", "xhigh", "max"}));
+  request.reasoning_effort = static_cast<ReasoningEffort>(static_cast<int>(ReasoningEffort::kNone) +
+                                                          static_cast<int>(index));
+  if (request.reasoning_effort == ReasoningEffort::kNone) {
+    request.conversation.thinking = Thinking::kDisabled;
+  }
+  return {};
+}
+
+Status read_identity(JsonRef body, ChatRequest& request) {
+  TRY(const auto model, required_member(body, "model"));
+  TRY(request.model, read_string(model, kModelBytesMax));
+  if (request.model.empty()) return invalid_value(model, "must not be empty");
+  for (const std::string_view name : {"user_id", "safety_identifier", "user"}) {
+    const auto value = optional_member(body, name);
+    if (!value) continue;
+    TRY(auto id, read_string(value, kUserIdBytesMax));
+    if (request.user_id.empty()) request.user_id = std::move(id);
+  }
+  if (const auto key = optional_member(body, "prompt_cache_key")) {
+    TRY(request.prompt_cache_key, read_string(key, kUserIdBytesMax));
+  }
+  if (const auto cache = optional_member(body, "cache_class")) {
+    TRY(request.cache_class, read_string(cache, kUserIdBytesMax));
+  }
+  if (const auto tier = optional_member(body, "service_tier")) {
+    TRY_STATUS(read_choice(tier, {"auto", "default", "flex", "scale", "priority", "fast"}));
+    request.service_tier = tier.string();
+  }
+  if (const auto verbosity = optional_member(body, "verbosity")) {
+    TRY_STATUS(read_choice(verbosity, {"low", "medium", "high"}));
+  }
+  return read_metadata(body, request);
+}
+
+}  // namespace penstock::protocol

@@ -1,0 +1,26 @@
+// Fields that the requests of several wire formats share. Internal to core/protocol; errors as in
+// json_fields.h. Concurrency: pure.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "core/protocol/chat_request.h"
+#include "core/protocol/json_fields.h"
+
+namespace penstock::protocol {
+
+// 1 to 64 of [A-Za-z0-9_-].
+bool is_function_name(std::string_view name);
+// An error at `list` when two tools have one name.
+Status check_tool_names(JsonRef list, const std::vector<ToolDefinition>& tools);
+
+// temperature, top_p, min_p and the penalties.
+Status read_numbers(JsonRef body, SamplingParams& out);
+// The value of reasoning_effort or reasoning.effort; "none" turns thinking off.
+Status read_effort(JsonRef effort, ChatRequest& request);
+// model, who asks (user_id, safety_identifier, user), prompt_cache_key, cache_class, service_tier,
+// verbosity and metadata.
+Status read_identity(JsonRef body, ChatRequest& request);
+
+}  // namespace penstock::protocol
