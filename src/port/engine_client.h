@@ -33,6 +33,9 @@ struct WorkerView {
   std::vector<ExpertUse> experts;  // one per rank; empty: not said yet
   Instant heard_at;                // last frame; standing still for 2 s means absent
   std::uint32_t in_flight = 0;     // requests of this gateway shard
+  // Grows whenever anything else here but `in_flight` changes, for who keeps what it has read. The
+  // description stays as it is while its epoch does. 0: not counted, everything may have changed.
+  std::uint64_t revision = 0;
 };
 
 class EngineClient {

@@ -82,6 +82,7 @@ StreamEngineClient::State::State(Clock& c, EngineClientOptions o,
   for (std::size_t i = 0; i < links.size(); ++i) {
     links[i].address = options.workers[i];
     views[i].description.id = WorkerId(i + 1);
+    views[i].revision = 1;
     connect(i);
   }
 }
@@ -164,6 +165,7 @@ void StreamEngineClient::State::on_frame(std::size_t index, const wire::WorkerFr
     if (on_link) on_link({id, link.address, true, {}});
   }
   if (!frame.experts().empty()) view.experts = link.checker.experts();
+  ++view.revision;
   auto answers = link.checker.take_expert_answers();
   for (EngineOutput& output : *outputs)
     deliver(std::move(output));
@@ -236,6 +238,7 @@ void StreamEngineClient::State::drop(std::size_t index, std::string reason) {
   view.handoffs = {};
   view.experts.clear();
   view.loads.clear();
+  ++view.revision;
   const Instant now = clock.now();
   if (now - link.opened_at > options.backoff_max) link.backoff = Duration::zero();
   link.backoff = std::clamp(link.backoff * 2, options.backoff_min, options.backoff_max);
