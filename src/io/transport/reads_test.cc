@@ -263,6 +263,23 @@ TEST_CASE("closing ends the reads, later and once, and nothing else is said") {
   }
 }
 
+// UCX aborts a process that ends while an answer to a new endpoint of its peer waits in it.
+TEST_CASE("both sides may end as soon as they are connected") {
+  for (const std::string& driver : all_drivers()) {
+    CAPTURE(driver);
+    for (int round = 0; round < 20; ++round) {
+      Pair pair(driver);
+      std::byte into[10];
+      ReadId read;
+      pair.reader->on_thread([&] {
+        read = pair.reader->read_here(pair.peer, pair.pool.slice(0, 0, 10), into, kLong);
+        pair.reader->transport().close(pair.peer);
+      });
+      CHECK(pair.reader->end_of(read) == ReadEnd::kGone);
+    }
+  }
+}
+
 TEST_CASE("more reads than a connection may have are refused") {
   for (const std::string& driver : all_drivers()) {
     CAPTURE(driver);

@@ -25,9 +25,9 @@ std::unexpected<Error> out_of_place() {
 // One side's endpoint at the other's worker.
 class Endpoint {
  public:
-  Status open(Hub& hub, const std::string& address) {
+  Status open(Hub& hub, const std::string& address, const Token& token, UcxWorker::Side side) {
     TRY(worker_, hub.ucx());
-    TRY(endpoint_, worker_->connect(address));
+    TRY(endpoint_, worker_->connect(address, token, side));
     return {};
   }
   void close() {
@@ -48,8 +48,8 @@ class Owner final : public DataPath {
 
   Result<Welcome> greeted(const Hello& hello) override {
     if (hello.details.empty()) return out_of_place();
-    TRY_STATUS(endpoint_.open(connection_.hub(), hello.details));
     token_ = random_token();
+    TRY_STATUS(endpoint_.open(connection_.hub(), hello.details, token_, UcxWorker::Side::kOwner));
     return Welcome{Driver::kUcx, 0, token_, endpoint_.worker()->address()};
   }
 
@@ -104,12 +104,13 @@ class Reader final : public DataPath {
 
   Hello hello() override {
     const auto worker = connection_.hub().ucx();
-    return {Driver::kUcx, 0, worker ? (*worker)->address() : ""};
+    return {Driver::kUcx, 0, worker ? (*worker)->invite() : ""};
   }
   Status welcomed(const Welcome& welcome) override {
     if (welcome.details.empty()) return out_of_place();
-    TRY_STATUS(endpoint_.open(connection_.hub(), welcome.details));
     token_ = welcome.token;
+    TRY_STATUS(
+        endpoint_.open(connection_.hub(), welcome.details, token_, UcxWorker::Side::kReader));
     endpoint_.worker()->expect(token_, [this](std::uint64_t read, auto bytes) {
       if (Status taken = take(read, bytes); !taken) connection_.fail_with(taken.error().message);
     });

@@ -9,7 +9,11 @@
 // What UCX calls back is noted and told after progress, so receivers may do anything.
 //
 // Traps: endpoints that are told of their peer's death leave out shared memory unless
-// UCX_MM_ERROR_HANDLING is on, which is set here; an endpoint without that hangs for ever.
+// UCX_MM_ERROR_HANDLING is on, which is set here; an endpoint without that hangs for ever. Whoever
+// is asked by a peer's new endpoint owes it an answer, and UCX 1.13 aborts the process when a
+// worker is destroyed that could not send one yet. So the two endpoints of a connection greet each
+// other, none is closed before, and a worker with one that never was greeted is left to the
+// process's end.
 // Errors: kUnsupported with UCX's reason. Concurrency: the loop's thread, or before it runs.
 // Source: UCX 1.13 ucp.h; shared facts on transports, section 1.
 #pragma once
@@ -39,10 +43,14 @@ class UcxWorker {
   static Result<std::unique_ptr<UcxWorker>> open(EventLoop& loop);
   ~UcxWorker();
 
-  // What peers make endpoints from.
+  // What peers make endpoints from. invite() gives it to one who may connect to it from then on,
+  // until connect() answers him.
   const std::string& address() const { return address_; }
-  Result<ucp_ep_h> connect(const std::string& address);
-  // Ends what is under way on the endpoint, without a word to the peer.
+  const std::string& invite();
+  // The endpoint of one side of the connection with this token; the peer makes another.
+  enum class Side : std::uint8_t { kOwner, kReader };
+  Result<ucp_ep_h> connect(const std::string& address, const Token& token, Side side);
+  // Ends what is under way on the endpoint, without a word to the peer, once both sides have it.
   void disconnect(ucp_ep_h endpoint);
 
   void expect(const Token& token, Arrived arrived) { expected_[token] = std::move(arrived); }
@@ -70,9 +78,22 @@ class UcxWorker {
     bool good = false;
   };
 
+  // A connection whose sides have not greeted each other: the reader does it first.
+  struct Greeting {
+    Side side = Side::kOwner;
+    ucp_ep_h endpoint = nullptr;
+    bool closes = false;  // disconnected meanwhile
+  };
+
   explicit UcxWorker(EventLoop& loop) : loop_(loop) {}
   bool turn();
+  bool settled() const { return invited_ == 0 && greeting_.empty(); }
+  void greet(const Token& token, ucp_ep_h endpoint);
+  void sent_greeting(const Token& token);
+  void greeted(const Token& token);
+  void close(ucp_ep_h endpoint);
   void tell();
+  void tell_greetings();
   void receive_waiting();
   static ucs_status_t on_message(void* self, const void* header, std::size_t header_length,
                                  void* data, std::size_t length, const ucp_am_recv_param_t* param);
@@ -83,7 +104,11 @@ class UcxWorker {
   std::string address_;
   EventLoop::WatchId watch_ = 0;
   std::map<Token, Arrived> expected_;
-  std::size_t under_way_ = 0;                       // requests that UCX holds
+  std::size_t under_way_ = 0;  // requests that UCX holds
+  std::size_t invited_ = 0;    // peers that may connect at any time
+  std::map<Token, Greeting> greeting_;
+  std::vector<Token> greetings_;                    // of peers, noted and not told yet
+  std::vector<Token> answered_;                     // by us, as above
   std::size_t buffers_ = 0;                         // bounce buffers in use
   std::deque<std::unique_ptr<Receiving>> waiting_;  // for a bounce buffer
   std::vector<std::unique_ptr<Receiving>> received_;
