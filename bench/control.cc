@@ -105,8 +105,8 @@ class Plane {
     {
       control::EngineClientOptions client;
       client.workers = {options.listen};
-      plane->shards_.push_back(
-          std::make_unique<control::StreamEngineClient>(plane->clock_, client));
+      plane->shards_.push_back(std::make_unique<control::StreamEngineClient>(
+          plane->clock_, plane->clock_.poller(), client));
       plane->clock_.run_until([&] { return plane->shards_.back()->workers()[0].connected; });
     }
     return plane;

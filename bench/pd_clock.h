@@ -6,14 +6,12 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
+#include "io/control/poll_loop.h"
 #include "port/clock.h"
 
 namespace penstock::bench {
@@ -37,11 +35,8 @@ class ShardClock final : public Clock {
     timers_.erase({found->second, timer});
     times_.erase(found);
   }
-  void post(std::function<void()> call) override {
-    const std::lock_guard lock(mutex_);
-    posted_.push_back(std::move(call));
-    if (posted_.size() == 1) news_.notify_one();
-  }
+  void post(std::function<void()> call) override { loop_.post(std::move(call)); }
+  Poller& poller() { return loop_; }
 
   // Runs calls until `done()`; false when `limit` passes first.
   template <typename Done>
@@ -56,16 +51,8 @@ class ShardClock final : public Clock {
 
  private:
   void run_once(Instant end) {
-    std::vector<std::function<void()>> calls;
-    {
-      std::unique_lock lock(mutex_);
-      const Instant next = timers_.empty() ? end : std::min(end, timers_.begin()->first.first);
-      news_.wait_until(lock, Steady::time_point(next.time_since_epoch()),
-                       [&] { return !posted_.empty(); });
-      calls.swap(posted_);
-    }
-    for (const auto& call : calls)
-      call();
+    const Instant next = timers_.empty() ? end : std::min(end, timers_.begin()->first.first);
+    loop_.turn(std::max(next - now(), Duration::zero()));
     while (!timers_.empty() && timers_.begin()->first.first <= now()) {
       const auto call = std::move(timers_.begin()->second);
       times_.erase(timers_.begin()->first.second);
@@ -77,9 +64,7 @@ class ShardClock final : public Clock {
   TimerId last_timer_ = 0;
   std::map<std::pair<Instant, TimerId>, std::function<void()>> timers_;
   std::unordered_map<TimerId, Instant> times_;
-  std::mutex mutex_;
-  std::condition_variable news_;
-  std::vector<std::function<void()>> posted_;
+  control::PollLoop loop_;
 };
 
 }  // namespace penstock::bench

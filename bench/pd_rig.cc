@@ -106,7 +106,7 @@ ScratchFolder::~ScratchFolder() {
 
 Shard::Shard(ShardClock& clock, control::EngineClientOptions options)
     : clock_(clock),
-      client_(clock, std::move(options)),
+      client_(clock, clock.poller(), std::move(options)),
       encoder_(clock, pool_, std::array<std::uint8_t, 32>{}),
       context_{clock, client_, encoder_, observer_, catalog_, {}, Rng(11), {}, {}, {}} {}
 

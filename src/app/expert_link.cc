@@ -31,7 +31,7 @@ control::EngineClientOptions client_options(const std::vector<Assignment>& worke
 
 struct ExpertLink::State {
   State(std::vector<Assignment> names, const std::atomic<bool>* stopping)
-      : workers(std::move(names)), stop(stopping), client(clock, client_options(workers)) {}
+      : workers(std::move(names)), stop(stopping), client(clock, clock, client_options(workers)) {}
 
   // Runs the loop until `done`, `limit` or `stop`; whether it is done.
   template <typename Done>

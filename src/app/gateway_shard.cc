@@ -117,7 +117,7 @@ struct GatewayShard::State {
       : shared(shared_in),
         number(index),
         on_ready(std::move(ready)),
-        engines(clock, client_options(shared_in, index),
+        engines(clock, clock, client_options(shared_in, index),
                 index == 0 ? log_link : std::function<void(const control::LinkEvent&)>()),
         encoder(clock, shared_in.encode_pool, draw_secret()),
         reporter(shared_in.metrics, shared_in.access_log),

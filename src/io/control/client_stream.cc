@@ -1,5 +1,6 @@
 #include "io/control/client_stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,20 +12,30 @@ namespace {
 constexpr std::size_t kSpareFramesMax = 4;
 constexpr int kSpareOutputsMax = 1024;
 
+// A copy: the stream may end inside.
+void call(std::function<void()> wake) {
+  if (wake) wake();
+}
+
 }  // namespace
 
-ClientStream::ClientStream(std::string address, wire::Hello hello, ClientStreamLimits limits,
-                           std::function<void()> wake)
-    : address_(std::move(address)), limits_(limits), wake_(std::move(wake)) {
+ClientStream::ClientStream(Clock& clock, Poller& poller, std::string address, wire::Hello hello,
+                           ClientStreamLimits limits, std::function<void()> wake)
+    : clock_(clock),
+      poller_(poller),
+      limits_(limits),
+      wake_(std::make_shared<std::function<void()>>(std::move(wake))) {
   *frame_.mutable_hello() = std::move(hello);
-  reader_ = std::thread([this] { run_reader(); });
-  writer_ = std::thread([this] { run_writer(); });
+  connector_ = std::thread([this, wake = wake_, to = std::move(address)] {
+    auto connected = FramedSocket::connect(to, closing_);
+    connection_.with([&](auto& connection) { connection.emplace(std::move(connected)); });
+    clock_.post([wake] { call(*wake); });
+  });
 }
 
 ClientStream::~ClientStream() {
   close();
-  reader_.join();
-  writer_.join();
+  connector_.join();
 }
 
 Status ClientStream::send(wire::Submit submit) {
@@ -35,7 +46,6 @@ Status ClientStream::send(wire::Submit submit) {
                             kMessageBytesMax),
                 "messages");
   }
-  const std::lock_guard lock(mutex_);
   if (ended_) return fail(ErrorCode::kUnavailable, "the stream to the worker has ended");
   if (send_bytes_ + bytes > limits_.send_bytes_max) {
     return fail(ErrorCode::kOverloaded,
@@ -43,48 +53,83 @@ Status ClientStream::send(wire::Submit submit) {
   }
   send_bytes_ += bytes;
   submits_.push_back({std::move(submit), bytes});
-  write_if_idle();
+  write();
   return {};
 }
 
 void ClientStream::send_cancel(std::uint64_t request) {
-  const std::lock_guard lock(mutex_);
   if (ended_) return;  // the end of the stream cancels everything
   cancels_.push_back(request);
-  write_if_idle();
+  write();
 }
 
 Status ClientStream::send_query(wire::ExpertQuery query) {
-  const std::lock_guard lock(mutex_);
   if (ended_) return fail(ErrorCode::kUnavailable, "the stream to the worker has ended");
   if (queries_.size() >= limits_.queries_max) {
     return fail(ErrorCode::kOverloaded,
                 fmt::format("{} questions about experts wait to be sent", queries_.size()));
   }
   queries_.push_back(std::move(query));
-  write_if_idle();
+  write();
   return {};
 }
 
 std::optional<std::string> ClientStream::take(std::vector<wire::WorkerFrame>& frames) {
-  const std::lock_guard lock(mutex_);
-  for (wire::WorkerFrame& frame : frames) {
-    if (spare_.size() < kSpareFramesMax && frame.outputs_size() <= kSpareOutputsMax)
-      spare_.push_back(std::move(frame));
+  std::erase_if(frames, [](const auto& frame) { return frame.outputs_size() > kSpareOutputsMax; });
+  if (frames.size() > kSpareFramesMax) frames.resize(kSpareFramesMax);
+  if (!watch_ && !ended_) begin();
+  if (watch_ && !ended_) {
+    receive(frames);
+  } else {
+    frames.clear();
   }
-  frames.clear();
-  frames.swap(inbox_);
-  wake_pending_ = false;
-  if (frames.size() >= limits_.inbox_frames_max) changed_.notify_all();
   return ended_;
+}
+
+void ClientStream::begin() {
+  auto connection =
+      connection_.with([](auto& known) { return std::exchange(known, std::nullopt); });
+  if (!connection) return;
+  if (!*connection) return end(connection->error().message);
+  socket_ = std::move(**connection);
+  watch_ = poller_.watch(socket_.fd());
+  write();
+}
+
+void ClientStream::receive(std::vector<wire::WorkerFrame>& frames) {
+  std::size_t count = 0;
+  while (count < limits_.frames_max && !ended_) {
+    if (count == frames.size()) frames.emplace_back();
+    const auto got = socket_.read_some(frames[count]);
+    if (!got) {
+      end(got.error().message);
+    } else if (*got == FramedSocket::Read::kEnd) {
+      end("the worker closed the stream");
+    } else if (*got == FramedSocket::Read::kNotYet) {
+      break;
+    } else if (const std::string& goodbye = frames[count++].goodbye(); !goodbye.empty()) {
+      // The last frame may carry outputs, too; they are taken before the end.
+      end("the worker ended the stream: " + goodbye.substr(0, kErrorTextMax));
+    }
+  }
+  // There may be more, in our buffer already.
+  const bool full = count == limits_.frames_max;
+  frames.resize(count);
+  if (ended_) return;
+  if (full) {
+    clock_.post([wake = wake_] { call(*wake); });
+  } else if (!std::exchange(waits_to_read_, true)) {
+    watch_->when_readable([this] {
+      waits_to_read_ = false;
+      call(*wake_);
+    });
+  }
 }
 
 void ClientStream::close() {
   closing_ = true;
-  const std::lock_guard lock(mutex_);
-  wake_ = nullptr;
-  if (connected_) socket_.shutdown();
-  changed_.notify_all();
+  *wake_ = nullptr;
+  if (watch_) socket_.shutdown();
 }
 
 // Moves what is queued into bytes_; false when there is nothing.
@@ -114,88 +159,29 @@ bool ClientStream::build_frame() {
   return true;
 }
 
-void ClientStream::write_if_idle() {
-  while (!writing_ && connected_ && !ended_ && build_frame()) {
-    const auto sent = socket_.write_some(bytes_);
-    if (!sent) {
-      socket_.shutdown();  // the reading thread sees the end and says so
-      return;
-    }
-    written_ = *sent;
+void ClientStream::write() {
+  if (!watch_ || ended_ || waits_to_write_) return;
+  while (written_ < bytes_.size() || build_frame()) {
+    const auto sent = socket_.write_some(std::string_view(bytes_).substr(written_));
+    if (!sent) return socket_.shutdown();  // reading finds the end and says so
+    written_ += *sent;
     if (written_ == bytes_.size()) continue;
-    writing_ = true;
-    changed_.notify_all();
+    waits_to_write_ = true;
+    watch_->when_writable([this] {
+      waits_to_write_ = false;
+      write();
+    });
+    return;
   }
-}
-
-void ClientStream::run_writer() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [&] { return writing_ || ended_ || closing_; });
-    if (ended_ || closing_) return;
-    lock.unlock();  // bytes_ is this thread's while writing_
-    const Status sent = socket_.write_all(std::string_view(bytes_).substr(written_));
-    lock.lock();
-    writing_ = false;
-    if (!sent) socket_.shutdown();
-    write_if_idle();
-  }
-}
-
-void ClientStream::wake_shard() {
-  if (wake_pending_ || !wake_) return;
-  wake_pending_ = true;
-  wake_();
 }
 
 void ClientStream::end(std::string reason) {
   ended_ = std::move(reason);
+  if (watch_) socket_.shutdown();
   submits_.clear();
   cancels_.clear();
   queries_.clear();
   send_bytes_ = 0;
-  wake_shard();
-  changed_.notify_all();
-}
-
-std::string ClientStream::receive() {
-  wire::WorkerFrame frame;
-  for (;;) {
-    const auto more = socket_.read(frame);
-    if (!more) return more.error().message;
-    if (!*more) return "the worker closed the stream";
-    // The last frame may carry outputs, too; the shard takes them before the end.
-    std::string goodbye = frame.goodbye().substr(0, kErrorTextMax);
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return closing_ || inbox_.size() < limits_.inbox_frames_max; });
-    if (closing_) return "closed";
-    inbox_.push_back(std::move(frame));
-    frame = {};
-    if (!spare_.empty()) {
-      frame.Swap(&spare_.back());
-      spare_.pop_back();
-    }
-    wake_shard();
-    if (!goodbye.empty()) return "the worker ended the stream: " + goodbye;
-  }
-}
-
-void ClientStream::run_reader() {
-  auto connected = FramedSocket::connect(address_, closing_);
-  {
-    const std::lock_guard lock(mutex_);
-    if (!connected || closing_) {
-      end(connected ? "closed" : connected.error().message);
-      return;
-    }
-    socket_ = std::move(*connected);
-    connected_ = true;
-    write_if_idle();
-  }
-  std::string reason = receive();
-  socket_.shutdown();  // also wakes the writing thread
-  const std::lock_guard lock(mutex_);
-  end(std::move(reason));
 }
 
 }  // namespace penstock::control

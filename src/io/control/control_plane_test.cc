@@ -81,7 +81,7 @@ TEST_CASE("outputs come in order, every choice finishes once") {
 
 TEST_CASE("frames merge while the gateway does not read") {
   EngineClientOptions client;
-  client.inbox_frames_max = 2;
+  client.frames_max = 2;
   Plane plane(Pace::kFree, {}, client);
   Answer a;
   constexpr std::uint32_t kTokens = 200'000;
@@ -97,7 +97,7 @@ TEST_CASE("a gateway that does not read is cut off at the byte limit") {
   EngineServerOptions options;
   options.pending_bytes_max = 2000;
   EngineClientOptions client;
-  client.inbox_frames_max = 1;
+  client.frames_max = 1;
   Plane plane(Pace::kFree, options, client);
   Answer a;
   REQUIRE(plane.shard->submit(request(1, 3, 50'000'000), a));

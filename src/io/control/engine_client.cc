@@ -21,7 +21,6 @@ struct StreamEngineClient::State {
     std::string address;
     Phase phase = Phase::kWaiting;
     std::unique_ptr<ClientStream> stream;
-    std::uint64_t attempt = 0;              // tells a late wake-up of an old stream from a new one
     std::vector<wire::WorkerFrame> frames;  // done with; the stream uses their memory again
     FrameChecker checker;
     Clock::TimerId timer = 0;
@@ -37,11 +36,12 @@ struct StreamEngineClient::State {
     bool cancelled = false;  // sent once: repeating it would fill the queue
   };
 
-  State(Clock& c, EngineClientOptions o, std::function<void(const LinkEvent&)> on_link_call);
+  State(Clock& c, Poller& p, EngineClientOptions o,
+        std::function<void(const LinkEvent&)> on_link_call);
   ~State();
 
   void connect(std::size_t index);
-  void on_wake(std::size_t index, std::uint64_t attempt);
+  void on_wake(std::size_t index);
   void on_frame(std::size_t index, const wire::WorkerFrame& frame);
   void on_timer(std::size_t index);
   void arm(std::size_t index, Instant when);
@@ -54,6 +54,7 @@ struct StreamEngineClient::State {
   Status submit(WorkerId worker, EngineRequest request, Sink sink);
 
   Clock& clock;
+  Poller& poller;
   const EngineClientOptions options;
   const std::function<void(const LinkEvent&)> on_link;
   Rng jitter;
@@ -67,13 +68,12 @@ struct StreamEngineClient::State {
   std::map<std::uint64_t, ExpertQuestion> expert_questions;  // by number
   std::uint64_t last_expert_question = 0;
   EngineClientCounters counters;
-  // Posted calls hold it weakly: they may outlive the client in the clock's queue.
-  std::shared_ptr<State*> alive = std::make_shared<State*>(this);
 };
 
-StreamEngineClient::State::State(Clock& c, EngineClientOptions o,
+StreamEngineClient::State::State(Clock& c, Poller& p, EngineClientOptions o,
                                  std::function<void(const LinkEvent&)> on_link_call)
     : clock(c),
+      poller(p),
       options(std::move(o)),
       on_link(std::move(on_link_call)),
       jitter(options.gateway_epoch.value ^ options.shard) {
@@ -88,7 +88,6 @@ StreamEngineClient::State::State(Clock& c, EngineClientOptions o,
 }
 
 StreamEngineClient::State::~State() {
-  alive.reset();
   for (Link& link : links) {
     if (link.timer != 0) clock.cancel(link.timer);
     if (link.stream) link.stream->close();  // all at once; joining follows one by one
@@ -100,21 +99,15 @@ void StreamEngineClient::State::connect(std::size_t index) {
   link.checker = {};
   link.phase = Phase::kConnecting;
   link.opened_at = clock.now();
-  const std::uint64_t attempt = ++link.attempt;
   wire::Hello hello;
   hello.set_gateway_epoch(options.gateway_epoch.value);
   hello.set_shard(options.shard);
   hello.set_protocol_version(kProtocolVersion);
   ClientStreamLimits limits;
   limits.send_bytes_max = options.send_bytes_max;
-  limits.inbox_frames_max = options.inbox_frames_max;
-  auto wake = [&c = clock, token = std::weak_ptr(alive), index, attempt] {
-    c.post([token, index, attempt] {
-      if (const auto state = token.lock()) (*state)->on_wake(index, attempt);
-    });
-  };
-  link.stream =
-      std::make_unique<ClientStream>(link.address, std::move(hello), limits, std::move(wake));
+  limits.frames_max = options.frames_max;
+  link.stream = std::make_unique<ClientStream>(clock, poller, link.address, std::move(hello),
+                                               limits, [this, index] { on_wake(index); });
   arm(index, link.opened_at + options.connect_max);
 }
 
@@ -128,8 +121,7 @@ void StreamEngineClient::State::arm(std::size_t index, Instant when) {
   });
 }
 
-void StreamEngineClient::State::on_wake(std::size_t index, std::uint64_t attempt) {
-  if (links[index].attempt != attempt || !links[index].stream) return;
+void StreamEngineClient::State::on_wake(std::size_t index) {
   auto frames = std::move(links[index].frames);
   const auto ended = links[index].stream->take(frames);
   for (const wire::WorkerFrame& frame : frames) {
@@ -203,7 +195,7 @@ void StreamEngineClient::State::on_timer(std::size_t index) {
   // when the timer is this late, the worker gets another turn.
   const Instant now = clock.now();
   const bool stalled = now - link.timer_at > options.silent_max / 2;
-  on_wake(index, link.attempt);
+  on_wake(index);
   if (link.timer != 0 || !link.stream) return;  // dropped, or just connected
   if (link.phase == Phase::kConnected) {
     const Instant due = views[index].heard_at + options.silent_max;
@@ -329,9 +321,9 @@ Status StreamEngineClient::State::submit(WorkerId worker, EngineRequest request,
   return {};
 }
 
-StreamEngineClient::StreamEngineClient(Clock& clock, EngineClientOptions options,
+StreamEngineClient::StreamEngineClient(Clock& clock, Poller& poller, EngineClientOptions options,
                                        std::function<void(const LinkEvent&)> on_link)
-    : state_(std::make_unique<State>(clock, std::move(options), std::move(on_link))) {}
+    : state_(std::make_unique<State>(clock, poller, std::move(options), std::move(on_link))) {}
 StreamEngineClient::~StreamEngineClient() = default;
 
 std::span<const WorkerView> StreamEngineClient::workers() const {

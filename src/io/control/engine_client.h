@@ -1,19 +1,19 @@
 // StreamEngineClient: the EngineClient port over framed sockets, for one gateway shard.
 //
 // Each worker address has a link that is connecting, connected (the hello came) or waiting to try
-// again (100 ms doubling to 5 s, with jitter; reset by a connection that lasted). Frames arrive on
-// the streams' threads, and the shard is woken once per batch: it checks them (FrameChecker),
-// updates the view and calls the sinks. A worker that says nothing for 2 s, breaks the protocol or
+// again (100 ms doubling to 5 s, with jitter; reset by a connection that lasted). The shard reads
+// frames when its poller tells of them, checks them (FrameChecker), updates the view and calls the
+// sinks. A worker that says nothing for 2 s, breaks the protocol or
 // ends the stream is dropped: its open requests get one kUnavailable output each and the link tries
 // again.
 //
 // Invariants: as port/engine_client.h. Worker ids are 1 + the place in `workers`. A request number
 // may be used again once its request is over on that worker.
-// Limits: requests open per worker, bytes queued to send, frames waiting for the shard.
+// Limits: requests open per worker, bytes queued to send, frames read in one turn.
 // Errors: submit() fails with kUnavailable (no stream, draining), kOverloaded (send queue or open
 // requests full), kNotFound (no such worker), kModelNotFound, kConflict (number in use),
-// kPayloadTooLarge. Concurrency: the shard's thread calls everything; the Clock must outlive the
-// client. The destructor joins the streams' threads, and must not run inside a sink.
+// kPayloadTooLarge. Concurrency: the shard's thread calls everything; Clock and Poller must outlive
+// the client. The destructor joins the streams' threads, and must not run inside a sink.
 // Source: design.md section 4; docs/protocol/engine.md; docs/design/0002-control-plane.md.
 #pragma once
 
@@ -24,6 +24,7 @@
 
 #include "port/clock.h"
 #include "port/engine_client.h"
+#include "port/poller.h"
 
 namespace penstock::control {
 
@@ -37,7 +38,7 @@ struct EngineClientOptions {
   Duration backoff_max = std::chrono::seconds(5);
   std::size_t requests_max = 4096;  // open per worker, forgotten ones included
   std::size_t send_bytes_max = std::size_t{64} << 20;
-  std::size_t inbox_frames_max = 64;
+  std::size_t frames_max = 64;  // of one stream in a turn of the shard's loop
 };
 
 struct EngineClientCounters {
@@ -61,7 +62,7 @@ struct LinkEvent {
 class StreamEngineClient final : public EngineClient {
  public:
   // Starts connecting to all workers.
-  StreamEngineClient(Clock& clock, EngineClientOptions options,
+  StreamEngineClient(Clock& clock, Poller& poller, EngineClientOptions options,
                      std::function<void(const LinkEvent&)> on_link = {});
   ~StreamEngineClient() override;
 

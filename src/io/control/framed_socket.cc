@@ -114,8 +114,8 @@ Result<FramedSocket> FramedSocket::connect(const std::string& address,
   return std::unexpected(std::move(last).error());
 }
 
-// Makes `needed` bytes available from begin_ on; false when the stream ends before.
-Result<bool> FramedSocket::fill(std::size_t needed) {
+// Makes `needed` bytes available from begin_ on.
+Result<FramedSocket::Read> FramedSocket::fill(std::size_t needed, Wait wait) {
   if (begin_ > 0 && buffer_.size() - begin_ < needed) {
     buffer_.erase(0, begin_);
     begin_ = 0;
@@ -125,19 +125,30 @@ Result<bool> FramedSocket::fill(std::size_t needed) {
     // A long frame grows the buffer as its bytes arrive, so a lying length reserves nothing.
     ssize_t n = 0;
     buffer_.resize_and_overwrite(have + kReadBytes, [&](char* bytes, std::size_t) {
-      n = ::recv(fd_.get(), bytes + have, kReadBytes, 0);
+      n = ::recv(fd_.get(), bytes + have, kReadBytes, wait == Wait::kNo ? MSG_DONTWAIT : 0);
       return have + static_cast<std::size_t>(std::max<ssize_t>(n, 0));
     });
-    if (n == 0) return false;
+    if (n == 0) return Read::kEnd;
+    if (n < 0 && wait == Wait::kNo && (errno == EAGAIN || errno == EWOULDBLOCK))
+      return Read::kNotYet;
     if (n < 0 && errno != EINTR) return system_error("cannot read from", "the peer");
   }
-  return true;
+  return Read::kFrame;
 }
 
 Result<bool> FramedSocket::read(google::protobuf::MessageLite& message) {
+  TRY(const Read got, read(message, Wait::kYes));
+  return got == Read::kFrame;
+}
+
+Result<FramedSocket::Read> FramedSocket::read_some(google::protobuf::MessageLite& message) {
+  return read(message, Wait::kNo);
+}
+
+Result<FramedSocket::Read> FramedSocket::read(google::protobuf::MessageLite& message, Wait wait) {
   std::uint8_t head[4];
-  TRY(const bool more, fill(sizeof head));
-  if (!more) return false;
+  TRY(const Read more, fill(sizeof head, wait));
+  if (more != Read::kFrame) return more;
   std::memcpy(head, buffer_.data() + begin_, sizeof head);
   const std::size_t size = std::size_t{head[0]} | std::size_t{head[1]} << 8 |
                            std::size_t{head[2]} << 16 | std::size_t{head[3]} << 24;
@@ -145,8 +156,8 @@ Result<bool> FramedSocket::read(google::protobuf::MessageLite& message) {
     return fail(ErrorCode::kDataLoss,
                 fmt::format("a frame of {} bytes, more than {}", size, kMessageBytesMax));
   }
-  TRY(const bool whole, fill(sizeof head + size));
-  if (!whole) return false;
+  TRY(const Read whole, fill(sizeof head + size, wait));
+  if (whole != Read::kFrame) return whole;
   if (!message.ParseFromArray(buffer_.data() + begin_ + sizeof head, static_cast<int>(size))) {
     return fail(ErrorCode::kDataLoss, "a frame whose bytes are no message");
   }
@@ -156,7 +167,7 @@ Result<bool> FramedSocket::read(google::protobuf::MessageLite& message) {
     begin_ = 0;
     if (buffer_.capacity() > 4 * kReadBytes) buffer_.shrink_to_fit();  // after a long frame
   }
-  return true;
+  return Read::kFrame;
 }
 
 Result<std::size_t> FramedSocket::write_some(std::string_view bytes) {

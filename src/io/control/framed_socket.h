@@ -1,8 +1,8 @@
 // FramedSocket: protobuf messages over a stream socket, each with its length before it.
 //
-// A frame is a 4-byte little-endian length and as many bytes of one message. Reading blocks and
-// goes through a buffer, so a burst of small frames costs one system call; writing first tries
-// without blocking, and the caller decides which thread waits for the rest.
+// A frame is a 4-byte little-endian length and as many bytes of one message. Reading goes through a
+// buffer, so a burst of small frames costs one system call; reading and writing wait, or do what
+// can be done at once.
 //
 // Addresses: "unix:/path", "host:port" and "[v6]:port".
 // Limits: kMessageBytesMax a frame; a longer length ends the stream before anything is read.
@@ -34,8 +34,13 @@ class FramedSocket {
   // Connects, looking every tenth of a second whether `stop` was set.
   static Result<FramedSocket> connect(const std::string& address, const std::atomic<bool>& stop);
 
-  // Reads one frame; false at the end of the stream.
+  int fd() const { return fd_.get(); }
+
+  // Reads one frame, waiting for it; false at the end of the stream.
   Result<bool> read(google::protobuf::MessageLite& message);
+  // Reads one frame if it has come whole.
+  enum class Read : std::uint8_t { kFrame, kNotYet, kEnd };
+  Result<Read> read_some(google::protobuf::MessageLite& message);
   // Sends what the socket takes at once, from `bytes` on; returns how many bytes that was.
   Result<std::size_t> write_some(std::string_view bytes);
   // Sends all, waiting as long as it takes.
@@ -46,7 +51,9 @@ class FramedSocket {
   void shutdown_write();
 
  private:
-  Result<bool> fill(std::size_t needed);
+  enum class Wait : std::uint8_t { kNo, kYes };
+  Result<Read> fill(std::size_t needed, Wait wait);
+  Result<Read> read(google::protobuf::MessageLite& message, Wait wait);
 
   Descriptor fd_;
   std::string buffer_;     // received bytes

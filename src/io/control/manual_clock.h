@@ -1,17 +1,16 @@
 // ManualClock: a shard loop for tests and benches whose time moves only when told.
 //
-// Posted calls come from any thread and run inside run_one() or run_until(), on the caller's
-// thread; timers run in advance(). Nothing sleeps: run_until() waits for posted calls, which is how
-// a test waits for what happens on other threads. Concurrency: one thread runs it; post() from any.
+// Posted calls come from any thread and run inside run_some() or run_until(), on the caller's
+// thread, as do calls of watched descriptors; timers run in advance(). Nothing sleeps: run_until()
+// waits for such calls, which is how a test waits for what happens on other threads.
+// Concurrency: one thread runs it; post() from any.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <utility>
-#include <vector>
 
+#include "io/control/poll_loop.h"
 #include "port/clock.h"
 
 namespace penstock::control {
@@ -26,24 +25,12 @@ class ManualClock final : public Clock {
   void cancel(TimerId timer) override {
     std::erase_if(timers_, [&](const auto& entry) { return entry.first.second == timer; });
   }
-  void post(std::function<void()> call) override {
-    const std::lock_guard lock(mutex_);
-    posted_.push_back(std::move(call));
-    if (posted_.size() == 1) news_.notify_one();
-  }
+  void post(std::function<void()> call) override { loop_.post(std::move(call)); }
+  Poller& poller() { return loop_; }
 
-  // Runs what was posted; waits for it when there is nothing.
-  void run_some() {
-    std::vector<std::function<void()>> calls;
-    {
-      std::unique_lock lock(mutex_);
-      news_.wait(lock, [&] { return !posted_.empty(); });
-      calls.swap(posted_);
-    }
-    for (auto& call : calls)
-      call();
-  }
-  // Runs posted calls until `done()`.
+  // Runs what there is to run; waits for it when there is nothing.
+  void run_some() { loop_.turn(Duration(-1)); }
+  // Runs calls until `done()`.
   template <typename Done>
   void run_until(Done done) {
     while (!done())
@@ -70,9 +57,7 @@ class ManualClock final : public Clock {
   Instant now_{std::chrono::seconds(1000)};
   TimerId last_timer_ = 0;
   std::map<std::pair<Instant, TimerId>, std::function<void()>> timers_;
-  std::mutex mutex_;
-  std::condition_variable news_;
-  std::vector<std::function<void()>> posted_;
+  PollLoop loop_;
 };
 
 }  // namespace penstock::control

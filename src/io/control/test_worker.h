@@ -233,7 +233,8 @@ struct Shard {
     options.workers = {address};
     options.gateway_epoch = Epoch(epoch);
     client = std::make_unique<StreamEngineClient>(
-        clock, std::move(options), [this](const LinkEvent& event) { events.push_back(event); });
+        clock, clock.poller(), std::move(options),
+        [this](const LinkEvent& event) { events.push_back(event); });
   }
   const WorkerView& view() const { return client->workers()[0]; }
   void wait_connected() {

@@ -1,6 +1,7 @@
 #include "io/http/asio_clock.h"
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
@@ -16,6 +17,33 @@ using Steady = std::chrono::steady_clock;
 Steady::time_point to_steady(Instant when) {
   return Steady::time_point(std::chrono::duration_cast<Steady::duration>(when.time_since_epoch()));
 }
+
+class AsioWatch final : public Watch {
+ public:
+  AsioWatch(boost::asio::io_context& context, int fd) : descriptor_(context, fd) {}
+  ~AsioWatch() override { descriptor_.release(); }
+  AsioWatch(const AsioWatch&) = delete;
+  AsioWatch& operator=(const AsioWatch&) = delete;
+
+  void when_readable(std::function<void()> call) override {
+    wait(boost::asio::posix::descriptor_base::wait_read, std::move(call));
+  }
+  void when_writable(std::function<void()> call) override {
+    wait(boost::asio::posix::descriptor_base::wait_write, std::move(call));
+  }
+
+ private:
+  void wait(boost::asio::posix::descriptor_base::wait_type what, std::function<void()> call) {
+    // A wait that is over may be queued in the loop when the watch ends.
+    descriptor_.async_wait(what, [alive = std::weak_ptr(alive_),
+                                  call = std::move(call)](const boost::system::error_code& error) {
+      if (!error && !alive.expired()) call();
+    });
+  }
+
+  boost::asio::posix::stream_descriptor descriptor_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>();
+};
 
 }  // namespace
 
@@ -81,6 +109,10 @@ void AsioClock::cancel(TimerId timer) {
 
 void AsioClock::post(std::function<void()> call) {
   boost::asio::post(state_->context, std::move(call));
+}
+
+std::unique_ptr<Watch> AsioClock::watch(int fd) {
+  return std::make_unique<AsioWatch>(state_->context, fd);
 }
 
 boost::asio::io_context& AsioClock::context() const {
