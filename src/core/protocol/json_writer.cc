@@ -1,5 +1,6 @@
 #include "core/protocol/json_writer.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -133,6 +134,23 @@ void append_json_string(std::string& out, std::string_view text) {
   }
   out.append(text.substr(copied));
   out.push_back('"');
+}
+
+void append_compact_json(std::string& out, std::string_view json) {
+  while (!json.empty()) {
+    const auto plain = std::min(json.find_first_of("\" \t\r\n"), json.size());
+    out.append(json.substr(0, plain));
+    json.remove_prefix(plain);
+    if (json.empty()) return;
+    std::size_t length = 1;
+    if (json.front() == '"') {
+      while (length < json.size() && json[length] != '"')
+        length += json[length] == '\\' ? 2 : 1;
+      length = std::min(length + 1, json.size());
+      out.append(json.substr(0, length));
+    }
+    json.remove_prefix(length);
+  }
 }
 
 void append_valid_utf8(std::string& out, std::string_view text) {

@@ -21,6 +21,9 @@ void append_json_number(std::string& out, std::uint64_t value);
 // Shortest text that reads back as the same float; non-finite values become -9999.0, the value that
 // logprobs use for "very unlikely".
 void append_json_logprob(std::string& out, float value);
+// Appends JSON text without the whitespace between its tokens, so it stands on one line.
+// Precondition: `json` is valid.
+void append_compact_json(std::string& out, std::string_view json);
 // Appends `text` with ill-formed UTF-8 replaced, without quotes or escapes.
 void append_valid_utf8(std::string& out, std::string_view text);
 
