@@ -1,4 +1,5 @@
-// Chat Completions request: bytes in, a checked ChatRequest out.
+// Chat Completions request: bytes in, a checked ChatRequest out. A ChatRequest is what every wire
+// format asks for in the end; the other formats' parsers fill in the same.
 //
 // Reads what changes the answer, refuses what would change it but is not supported (kUnsupported:
 // images, audio, structured output, custom tools, legacy `functions`), and ignores every field it
@@ -63,6 +64,7 @@ struct ChatRequest {
   Conversation conversation;
   SamplingParams sampling;                           // max_tokens 0 = not given
   std::string_view max_tokens_field = "max_tokens";  // or "max_completion_tokens": what was sent
+  bool fit_max_tokens = false;  // a max_tokens beyond the context's end means up to that end
   bool has_seed = false;
   bool stream = false;
   bool include_usage = false;

@@ -333,4 +333,55 @@ std::string ChatCollector::body(const Usage& usage) const {
   return out;
 }
 
+namespace {
+
+class ChatStreamWriter final : public AnswerWriter {
+ public:
+  ChatStreamWriter(const ChatAnswer& answer, ToolChoice tool_choice)
+      : stream_(answer), tool_choice_(std::move(tool_choice)) {}
+
+  void start(const Usage&, std::string&) override {}
+  void add(const ChatDelta& delta, std::string& out) override { stream_.add(delta, out); }
+  void finish(std::uint32_t choice, const ChoiceEnd& end, std::string& out) override {
+    stream_.finish(choice, chat_finish(end.reason, end.called_tools, tool_choice_), out);
+  }
+  void end(const Usage& usage, std::string& out) override { stream_.end(usage, out); }
+  void fail(const Error& error, std::string& out) override { stream_.fail(error, out); }
+  void keep_alive(std::string& out) override { out += kSseKeepAlive; }
+
+ private:
+  ChatStream stream_;
+  ToolChoice tool_choice_;
+};
+
+class ChatCollectorWriter final : public AnswerWriter {
+ public:
+  ChatCollectorWriter(const ChatAnswer& answer, ToolChoice tool_choice)
+      : collector_(answer), tool_choice_(std::move(tool_choice)) {}
+
+  void start(const Usage&, std::string&) override {}
+  void add(const ChatDelta& delta, std::string&) override { collector_.add(delta); }
+  void finish(std::uint32_t choice, const ChoiceEnd& end, std::string&) override {
+    collector_.finish(choice, chat_finish(end.reason, end.called_tools, tool_choice_));
+  }
+  void end(const Usage& usage, std::string& out) override { out += collector_.body(usage); }
+  void fail(const Error&, std::string&) override {}
+  void keep_alive(std::string&) override {}
+
+ private:
+  ChatCollector collector_;
+  ToolChoice tool_choice_;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerWriter> make_chat_stream(const ChatAnswer& answer, ToolChoice tool_choice) {
+  return std::make_unique<ChatStreamWriter>(answer, std::move(tool_choice));
+}
+
+std::unique_ptr<AnswerWriter> make_chat_collector(const ChatAnswer& answer,
+                                                  ToolChoice tool_choice) {
+  return std::make_unique<ChatCollectorWriter>(answer, std::move(tool_choice));
+}
+
 }  // namespace penstock::protocol

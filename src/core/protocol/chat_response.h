@@ -15,16 +15,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/result.h"
+#include "core/protocol/answer_writer.h"
 #include "core/protocol/chat_request.h"
-#include "domain/engine.h"
-#include "domain/usage.h"
 
 namespace penstock::protocol {
 
@@ -51,34 +49,6 @@ struct ChatAnswer {
   std::uint32_t choices = 1;
   bool logprobs = false;
   bool include_usage = false;  // streams only
-};
-
-struct TokenText {
-  std::string bytes;  // as the tokenizer spells it; need not be whole characters
-  float logprob = 0.0F;
-};
-
-struct LogprobEntry {
-  TokenText token;
-  std::vector<TokenText> top;
-};
-
-// A piece of a tool call. The first piece of an index brings id and name; they are ignored later.
-// Calls come one after the other: index 0 first, and no piece of an index once the next has begun.
-struct ToolCallPiece {
-  std::uint32_t index = 0;
-  std::string_view id = {};
-  std::string_view name = {};
-  std::string_view arguments = {};
-};
-
-// What was produced for one choice since the last event. Everything may be empty.
-struct ChatDelta {
-  std::uint32_t choice = 0;
-  std::string_view reasoning = {};
-  std::string_view content = {};
-  std::span<const ToolCallPiece> tool_calls = {};
-  std::span<const LogprobEntry> logprobs = {};
 };
 
 // State of one choice that both writers keep.
@@ -141,6 +111,10 @@ class ChatCollector {
   ChatAnswer answer_;
   std::vector<ChatChoiceState> choices_;
 };
+
+// Both of the above behind the port; `tool_choice` decides how a call's answer finishes.
+std::unique_ptr<AnswerWriter> make_chat_stream(const ChatAnswer& answer, ToolChoice tool_choice);
+std::unique_ptr<AnswerWriter> make_chat_collector(const ChatAnswer& answer, ToolChoice tool_choice);
 
 // The usage object: OpenAI's fields and DeepSeek's prompt_cache_hit/miss_tokens.
 void append_usage(std::string& out, const Usage& usage);

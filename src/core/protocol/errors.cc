@@ -5,6 +5,34 @@
 #include "core/protocol/json_writer.h"
 
 namespace penstock::protocol {
+namespace {
+
+constexpr int kOverloadedStatus = 529;  // Anthropic's own
+
+std::string_view anthropic_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 409:
+      return "conflict_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    case 504:
+      return "timeout_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "api_error";
+  }
+}
+
+}  // namespace
 
 std::string error_object(const Error& error) {
   const auto& info = error_info(error.code);
@@ -28,6 +56,27 @@ std::string error_object(const Error& error) {
   }
   out += "}}";
   return out;
+}
+
+std::string anthropic_error_object(const Error& error, std::string_view request_id) {
+  std::string out = R"({"type":"error","error":{"type":)";
+  append_json_string(out, anthropic_type(error_info(error.code).http_status));
+  out += R"(,"message":)";
+  append_json_string(out, error.message);
+  out += R"(},"request_id":)";
+  append_json_string(out, request_id);
+  out += '}';
+  return out;
+}
+
+ErrorAnswer error_answer(const Error& error, ErrorShape shape, std::string_view request_id,
+                         Duration retry_after) {
+  ErrorAnswer answer = error_answer(error, retry_after);
+  if (shape == ErrorShape::kAnthropic) {
+    answer.body = anthropic_error_object(error, request_id);
+    if (answer.status == 503) answer.status = kOverloadedStatus;
+  }
+  return answer;
 }
 
 ErrorAnswer error_answer(const Error& error, Duration retry_after) {

@@ -14,6 +14,11 @@ void append_sse_event(std::string& out, std::string_view json) {
   out.append("data: ").append(json).append("\n\n");
 }
 
+void append_sse_event(std::string& out, std::string_view name, std::string_view json) {
+  out.append("event: ").append(name).append("\n");
+  append_sse_event(out, json);
+}
+
 void SseReader::end_line(std::vector<std::string>& events) {
   const auto line = std::exchange(line_, {});
   if (line.empty()) {

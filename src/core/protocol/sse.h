@@ -1,9 +1,10 @@
 // Server-sent events: framing, content type, comments; and ids that may travel in headers.
 //
 // Invariants: an event is one `data:` line of JSON (JSON has no raw newline, so no text can forge
-// an event) and one blank line; `id:` is never sent. A comment is one line WITHOUT a blank line: a
-// blank line after a comment makes older openai-python raise a JSON error. Concurrency: pure.
-// Source: facts/api.md 3.1, 5.6; WHATWG HTML, server-sent events.
+// an event), after an `event:` line in the formats that name events, and one blank line; `id:` is
+// never sent. A comment is one line WITHOUT a blank line: a blank line after a comment makes older
+// openai-python raise a JSON error. Concurrency: pure. Source: facts/api.md 3.1, 5.6; WHATWG HTML,
+// server-sent events.
 #pragma once
 
 #include <string>
@@ -18,6 +19,8 @@ inline constexpr std::string_view kSseKeepAlive = ": keep-alive\n";
 
 // Appends "data: <json>\n\n". `json` holds no newline.
 void append_sse_event(std::string& out, std::string_view json);
+// Appends "event: <name>\ndata: <json>\n\n".
+void append_sse_event(std::string& out, std::string_view name, std::string_view json);
 
 // Splits a byte stream into events for clients (tests, `penstock chat`, health checks): feed()
 // takes bytes cut anywhere and appends the data of each complete event. Accepts LF, CRLF and CR. An

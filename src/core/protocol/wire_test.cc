@@ -41,6 +41,39 @@ TEST_CASE("errors have all four keys, and say whether to retry where clients wou
   CHECK(header(error_answer({ErrorCode::kDataLoss, "", {}, {}}), "x-should-retry") == "false");
 }
 
+TEST_CASE("errors in Anthropic's shape have its types, its 529 and the request's id") {
+  const auto answer = [](ErrorCode code) {
+    return error_answer({code, "why", "a.b", {}}, ErrorShape::kAnthropic, "req-1");
+  };
+  struct Case {
+    ErrorCode code;
+    int status;
+    const char* type;
+  };
+  for (const Case& c : {Case{ErrorCode::kInvalidArgument, 400, "invalid_request_error"},
+                        Case{ErrorCode::kUnsupported, 400, "invalid_request_error"},
+                        Case{ErrorCode::kUnauthenticated, 401, "authentication_error"},
+                        Case{ErrorCode::kPermissionDenied, 403, "permission_error"},
+                        Case{ErrorCode::kModelNotFound, 404, "not_found_error"},
+                        Case{ErrorCode::kMethodNotAllowed, 405, "invalid_request_error"},
+                        Case{ErrorCode::kConflict, 409, "conflict_error"},
+                        Case{ErrorCode::kPayloadTooLarge, 413, "request_too_large"},
+                        Case{ErrorCode::kRateLimited, 429, "rate_limit_error"},
+                        Case{ErrorCode::kQuotaExhausted, 429, "rate_limit_error"},
+                        Case{ErrorCode::kInternal, 500, "api_error"},
+                        Case{ErrorCode::kDeadlineExceeded, 504, "timeout_error"},
+                        Case{ErrorCode::kUnavailable, 529, "overloaded_error"},
+                        Case{ErrorCode::kOverloaded, 529, "overloaded_error"}}) {
+    const auto got = answer(c.code);
+    CHECK(got.status == c.status);
+    CHECK(got.body == R"({"type":"error","error":{"type":")" + std::string(c.type) +
+                          R"(","message":"why"},"request_id":"req-1"})");
+  }
+  CHECK(header(answer(ErrorCode::kOverloaded), "retry-after") == "1");
+  CHECK(header(answer(ErrorCode::kQuotaExhausted), "x-should-retry") == "false");
+  CHECK(error_answer({ErrorCode::kOverloaded, "", {}, {}}, ErrorShape::kOpenAi, "").status == 503);
+}
+
 TEST_CASE("models in OpenAI's shape") {
   CHECK(model_list({}) == R"({"object":"list","data":[]})");
   const std::vector<ModelCard> models = {{.id = "nano", .created = 7, .context_length = 4096},

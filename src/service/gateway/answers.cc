@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "core/protocol/errors.h"
-
 namespace penstock::gateway {
 
 std::string random_name(Rng& rng) {
@@ -20,49 +18,39 @@ std::string printable_name(std::string_view name) {
   return std::string(name.substr(0, end)) + "...";
 }
 
-std::string_view finish_name(protocol::ChatFinish finish) {
-  switch (finish) {
-    case protocol::ChatFinish::kStop:
-      return "stop";
-    case protocol::ChatFinish::kLength:
-      return "length";
-    case protocol::ChatFinish::kToolCalls:
-      return "tool_calls";
-    case protocol::ChatFinish::kContentFilter:
-      return "content_filter";
-    case protocol::ChatFinish::kInsufficientSystemResource:
-      return "insufficient_system_resource";
-  }
-  return "unknown";
+std::string_view outcome_name(const protocol::ChoiceEnd& end) {
+  if (end.reason == FinishReason::kLength) return "length";
+  return end.called_tools ? "tool_calls" : "stop";
 }
 
-std::vector<HttpHeader> answer_headers(const RequestRecord& record, HeaderSet set) {
+std::vector<HttpHeader> answer_headers(const RequestRecord& record, HeaderSet set, ErrorShape api) {
   std::vector<HttpHeader> headers = {{"x-request-id", record.request_id},
                                      {"cache-control", "no-store"}};
+  if (api == ErrorShape::kAnthropic) headers.push_back({"request-id", record.request_id});
   if (set == HeaderSet::kStream) headers.push_back({"x-accel-buffering", "no"});
   return headers;
 }
 
-HttpResponse error_response(const Error& error, RequestRecord& record) {
-  protocol::ErrorAnswer answer = protocol::error_answer(error);
+HttpResponse error_response(const Error& error, RequestRecord& record, ErrorShape api) {
+  protocol::ErrorAnswer answer = protocol::error_answer(error, api, record.request_id);
   record.status = answer.status;
   record.outcome = error_info(error.code).name;
   HttpResponse response;
   response.status = answer.status;
   response.body = std::move(answer.body);
-  response.headers = answer_headers(record, HeaderSet::kWhole);
+  response.headers = answer_headers(record, HeaderSet::kWhole, api);
   for (auto& [name, value] : answer.headers) {
     response.headers.push_back({std::move(name), std::move(value)});
   }
   return response;
 }
 
-HttpResponse json_response(std::string body, RequestRecord& record, int status) {
+HttpResponse json_response(std::string body, RequestRecord& record, int status, ErrorShape api) {
   record.status = status;
   record.outcome = "ok";
   HttpResponse response;
   response.status = status;
-  response.headers = answer_headers(record, HeaderSet::kWhole);
+  response.headers = answer_headers(record, HeaderSet::kWhole, api);
   response.body = std::move(body);
   return response;
 }

@@ -17,7 +17,7 @@
 
 #include "core/prompt/detokenizer.h"
 #include "core/prompt/output_parser.h"
-#include "core/protocol/chat_response.h"
+#include "core/protocol/answer_writer.h"
 #include "domain/engine.h"
 
 namespace penstock::gateway {
@@ -41,7 +41,12 @@ class Choice {
 
   // Set once the choice is over: kStop or kLength.
   std::optional<FinishReason> finished() const { return finish_; }
-  bool called_tools() const { return options_.parser->saw_tool_call(); }
+  // How it ended. `context_is_cap`: max_tokens is what was left of the context. Precondition:
+  // finished(). The stop string is valid as long as the choice.
+  protocol::ChoiceEnd end(bool context_is_cap) const {
+    return {*finish_, options_.parser->saw_tool_call(),
+            context_is_cap && *finish_ == FinishReason::kLength, options_.parser->stop_string()};
+  }
   std::uint64_t tokens() const { return tokens_; }
   std::uint64_t reasoning_tokens() const { return reasoning_tokens_; }
 

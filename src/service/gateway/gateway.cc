@@ -9,7 +9,7 @@
 #include "core/protocol/models.h"
 #include "core/protocol/sse.h"
 #include "service/gateway/answers.h"
-#include "service/gateway/chat_completion.h"
+#include "service/gateway/generation.h"
 
 namespace penstock::gateway {
 namespace {
@@ -187,9 +187,11 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
   if (!response) {
     const Found found = find_route(request);
     switch (found.route->id) {
-      case RouteId::kChat:
-        co_await chat(exchange, record);
+      case RouteId::kChat: {
+        ChatFormat format;
+        co_await generate(exchange, record, format);
         co_return;
+      }
       case RouteId::kRoot:
         response = json_response(R"({"service":"penstock","api":"/v1"})", record);
         break;
@@ -216,7 +218,7 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
   static_cast<void>(co_await exchange.respond(std::move(*response)));
 }
 
-Task<void> Gateway::chat(HttpExchange& exchange, RequestRecord& record) {
+Task<void> Gateway::generate(HttpExchange& exchange, RequestRecord& record, WireFormat& format) {
   std::optional<Error> refusal;
   if (!is_json(exchange.request().header("content-type"))) {
     refusal = Error{ErrorCode::kUnsupportedMediaType,
@@ -235,16 +237,17 @@ Task<void> Gateway::chat(HttpExchange& exchange, RequestRecord& record) {
                     {}};
   }
   if (refusal) {
-    static_cast<void>(co_await exchange.respond(error_response(*refusal, record)));
+    static_cast<void>(
+        co_await exchange.respond(error_response(*refusal, record, format.error_shape())));
     co_return;
   }
   ++in_flight_;
   {
-    ChatCompletion completion(context_, exchange, record);
-    running_.push_back(&completion);
-    co_await completion.run();
-    std::erase(running_, &completion);
-    // The callback refers to the completion, which ends here.
+    Generation generation(context_, exchange, record, format);
+    running_.push_back(&generation);
+    co_await generation.run();
+    std::erase(running_, &generation);
+    // The callback refers to the generation, which ends here.
     exchange.on_disconnect([] {});
   }
   --in_flight_;
@@ -336,8 +339,8 @@ HttpResponse Gateway::metrics(RequestRecord& record) const {
 
 void Gateway::stop_running(const Error& why) {
   // Stopping one may end it at once, so the list is walked as a copy.
-  for (ChatCompletion* completion : std::vector(running_)) {
-    if (std::ranges::find(running_, completion) != running_.end()) completion->stop(why);
+  for (Generation* generation : std::vector(running_)) {
+    if (std::ranges::find(running_, generation) != running_.end()) generation->stop(why);
   }
 }
 

@@ -21,7 +21,8 @@
 
 namespace penstock::gateway {
 
-class ChatCompletion;
+class Generation;
+class WireFormat;
 
 class Gateway {
  public:
@@ -46,7 +47,7 @@ class Gateway {
   // The answer for an unknown route or method, or a missing or wrong key; fills in the route.
   std::optional<HttpResponse> refuse(const HttpRequest& request, RequestRecord& record) const;
   Task<void> dispatch(HttpExchange& exchange, RequestRecord& record);
-  Task<void> chat(HttpExchange& exchange, RequestRecord& record);
+  Task<void> generate(HttpExchange& exchange, RequestRecord& record, WireFormat& format);
   Status authenticate(const HttpRequest& request, RequestRecord& record) const;
   Status check_operator(const HttpRequest& request) const;
   HttpResponse explain(std::string_view id, RequestRecord& record) const;
@@ -60,7 +61,7 @@ class Gateway {
   GatewayContext& context_;
   std::uint32_t in_flight_ = 0;
   bool draining_ = false;
-  std::vector<ChatCompletion*> running_;
+  std::vector<Generation*> running_;
 };
 
 }  // namespace penstock::gateway

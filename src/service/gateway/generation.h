@@ -1,10 +1,10 @@
-// ChatCompletion: the life of one POST /v1/chat/completions, top to bottom.
+// Generation: the life of one request for an answer, in whatever wire format, top to bottom.
 //
 //   admit     parse, find the model                       -> 400, 404
 //   encode    conversation -> spans -> token ids
 //   queue     check the context length, wait for room      -> 400, 429, 503
 //   place     choose the ranks                            -> 503
-//   generate  outputs -> text -> reasoning, content, calls -> SSE events or one whole answer
+//   generate  outputs -> text -> reasoning, content, calls -> an AnswerWriter's events or body
 //   settle    exact usage into the record, on every path
 //
 // Nothing is sent before the first output, so every refusal has its HTTP status; a failure after
@@ -16,24 +16,25 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "core/protocol/answer_writer.h"
 #include "core/protocol/chat_request.h"
-#include "core/protocol/chat_response.h"
 #include "domain/request_record.h"
 #include "port/http.h"
 #include "service/gateway/choice.h"
 #include "service/gateway/context.h"
 #include "service/gateway/engine_run.h"
+#include "service/gateway/wire_format.h"
 
 namespace penstock::gateway {
 
-class ChatCompletion {
+class Generation {
  public:
-  ChatCompletion(GatewayContext& context, HttpExchange& exchange, RequestRecord& record);
+  // `format` outlives it.
+  Generation(GatewayContext& context, HttpExchange& exchange, RequestRecord& record,
+             WireFormat& format);
 
   // Answers the exchange and fills in the record.
   Task<void> run();
@@ -61,6 +62,7 @@ class ChatCompletion {
   GatewayContext& context_;
   HttpExchange& exchange_;
   RequestRecord& record_;
+  WireFormat& format_;
   Instant received_at_;
   EngineRun run_;
 
@@ -70,11 +72,12 @@ class ChatCompletion {
   TokenIds prompt_;
   std::vector<Choice> choices_;
   std::uint32_t open_choices_ = 0;
-  std::optional<protocol::ChatStream> stream_;
-  std::optional<protocol::ChatCollector> whole_;
-  std::string events_;         // SSE bytes not written yet
-  bool stream_begun_ = false;  // the head has been sent
-  bool unreachable_ = false;   // a write failed: nothing more can be said
+  std::unique_ptr<protocol::AnswerWriter> writer_;
+  std::string events_;           // what the writer said and was not sent yet
+  bool answer_begun_ = false;    // the writer was told of the prompt
+  bool stream_begun_ = false;    // the head has been sent
+  bool context_is_cap_ = false;  // the answer may be shorter than asked for: the context ends
+  bool unreachable_ = false;     // a write failed: nothing more can be said
   bool settled_ = false;
 };
 

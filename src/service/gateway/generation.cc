@@ -1,10 +1,9 @@
-#include "service/gateway/chat_completion.h"
+#include "service/gateway/generation.h"
 
 #include <fmt/format.h>
 #include <algorithm>
 
 #include "base/hash.h"
-#include "core/protocol/errors.h"
 #include "core/protocol/sse.h"
 #include "service/gateway/answers.h"
 
@@ -13,11 +12,12 @@ namespace penstock::gateway {
 using protocol::ReasoningEffort;
 using protocol::ToolChoiceMode;
 
-ChatCompletion::ChatCompletion(GatewayContext& context, HttpExchange& exchange,
-                               RequestRecord& record)
+Generation::Generation(GatewayContext& context, HttpExchange& exchange, RequestRecord& record,
+                       WireFormat& format)
     : context_(context),
       exchange_(exchange),
       record_(record),
+      format_(format),
       received_at_(exchange.request().received_at),
       run_(context, received_at_ + context.limits.request_time_max, record.request_id) {
   exchange.set_deadline(received_at_ + context.limits.request_time_max);
@@ -26,7 +26,7 @@ ChatCompletion::ChatCompletion(GatewayContext& context, HttpExchange& exchange,
   });
 }
 
-Task<void> ChatCompletion::run() {
+Task<void> Generation::run() {
   const Status status = co_await serve();
   settle(status);
   if (record_.moves > 0)
@@ -34,7 +34,7 @@ Task<void> ChatCompletion::run() {
   if (!status) co_await answer_error(status.error());
 }
 
-Task<Status> ChatCompletion::serve() {
+Task<Status> Generation::serve() {
   CO_TRY_STATUS(admit());
   CO_TRY_STATUS(co_await encode());
   CO_TRY_STATUS(co_await place_and_submit());
@@ -42,8 +42,8 @@ Task<Status> ChatCompletion::serve() {
   co_return co_await end_answer();
 }
 
-Status ChatCompletion::admit() {
-  TRY(request_, protocol::parse_chat_request(exchange_.request().body, context_.limits.chat));
+Status Generation::admit() {
+  TRY(request_, format_.parse(exchange_.request().body, context_.limits.chat));
   record_.stream = request_.stream;
   model_ = context_.catalog.find(request_.model);
   if (model_ == nullptr) {
@@ -78,7 +78,7 @@ Status ChatCompletion::admit() {
   return {};
 }
 
-Task<Status> ChatCompletion::encode() {
+Task<Status> Generation::encode() {
   CO_TRY(auto spans, model_->encoding->render(request_.conversation));
   CO_TRY_STATUS(check_size(spans));
   CO_TRY(prompt_, co_await context_.encoder.encode(*model_->tokenizer, std::move(spans)));
@@ -87,7 +87,7 @@ Task<Status> ChatCompletion::encode() {
 }
 
 // A token stands for so many bytes at most, so a text can be too long before it is encoded.
-Status ChatCompletion::check_size(const std::vector<PromptSpan>& spans) const {
+Status Generation::check_size(const std::vector<PromptSpan>& spans) const {
   std::size_t bytes = 0;
   for (const PromptSpan& span : spans)
     bytes += span.kind == SpanKind::kPlain ? span.text.size() : 0;
@@ -101,7 +101,7 @@ Status ChatCompletion::check_size(const std::vector<PromptSpan>& spans) const {
               "messages");
 }
 
-Task<Status> ChatCompletion::place_and_submit() {
+Task<Status> Generation::place_and_submit() {
   CO_TRY(const ModelDescription served, co_await run_.find_model(model_->name));
   CO_TRY_STATUS(check_length(served));
   match(served);
@@ -130,7 +130,7 @@ Task<Status> ChatCompletion::place_and_submit() {
   co_return run_.submit(placement, std::move(request));
 }
 
-Task<Status> ChatCompletion::wait_for_room(const PlacementRequest& wanted) {
+Task<Status> Generation::wait_for_room(const PlacementRequest& wanted) {
   AdmissionTicket ticket;
   ticket.tenant = record_.key_name;
   if (const auto share = context_.tenants.find(record_.key_name); share != context_.tenants.end()) {
@@ -145,7 +145,7 @@ Task<Status> ChatCompletion::wait_for_room(const PlacementRequest& wanted) {
   co_return std::unexpected(std::move(entered).error().error);
 }
 
-void ChatCompletion::match(const ModelDescription& model) {
+void Generation::match(const ModelDescription& model) {
   if (context_.kv_index == nullptr) return;
   const KvIndexMatch known = context_.kv_index->match(model.kv, cache_, *prompt_);
   record_.expected_cached_tokens = static_cast<std::uint64_t>(known.resumable.value);
@@ -155,7 +155,7 @@ void ChatCompletion::match(const ModelDescription& model) {
                   known.resumable.value, prompt_->size(), known.host.value, known.disk.value);
 }
 
-Status ChatCompletion::check_length(const ModelDescription& model) {
+Status Generation::check_length(const ModelDescription& model) {
   const std::uint64_t prompt = prompt_->size();
   std::uint32_t& max_tokens = request_.sampling.max_tokens;
   if (prompt >= model.context_length) {
@@ -167,6 +167,10 @@ Status ChatCompletion::check_length(const ModelDescription& model) {
         "messages");
   }
   const auto room = static_cast<std::uint32_t>(model.context_length - prompt);
+  if (max_tokens > room && request_.fit_max_tokens) {
+    max_tokens = room;
+    context_is_cap_ = true;
+  }
   if (max_tokens > room) {
     return fail(
         ErrorCode::kContextLengthExceeded,
@@ -183,19 +187,8 @@ Status ChatCompletion::check_length(const ModelDescription& model) {
   return {};
 }
 
-void ChatCompletion::begin_answer() {
-  protocol::ChatAnswer answer;
-  answer.id = "chatcmpl-" + random_name(context_.rng);
-  answer.created = context_.unix_seconds();
-  answer.model = request_.model;
-  answer.choices = request_.sampling.choices;
-  answer.logprobs = request_.logprobs();
-  answer.include_usage = request_.include_usage;
-  if (request_.stream) {
-    stream_.emplace(answer);
-  } else {
-    whole_.emplace(answer);
-  }
+void Generation::begin_answer() {
+  writer_ = format_.make_writer(request_, {random_name(context_.rng), context_.unix_seconds()});
   open_choices_ = request_.sampling.choices;
   for (std::uint32_t i = 0; i < open_choices_; ++i) {
     Choice::Options options;
@@ -203,19 +196,21 @@ void ChatCompletion::begin_answer() {
     options.parser = model_->encoding->make_parser(request_.conversation, request_.stop);
     options.logprobs = request_.logprobs();
     options.parallel_tool_calls = request_.parallel_tool_calls;
-    options.new_call_id = [this] { return "call_" + random_name(context_.rng); };
+    options.new_call_id = [this] {
+      return std::string(format_.call_prefix()) + random_name(context_.rng);
+    };
     choices_.emplace_back(i, std::move(options));
   }
 }
 
-Task<Status> ChatCompletion::generate() {
+Task<Status> Generation::generate() {
   while (open_choices_ > 0) {
     const Instant wake_at = context_.clock.now() + context_.limits.keep_alive_interval;
     CO_TRY(const std::optional<EngineOutput> output, co_await run_.next(wake_at));
     if (output) {
       CO_TRY_STATUS(co_await consume(*output));
-    } else if (request_.stream) {
-      events_ += protocol::kSseKeepAlive;
+    } else {
+      writer_->keep_alive(events_);
       CO_TRY_STATUS(co_await send_events());
     }
   }
@@ -223,80 +218,72 @@ Task<Status> ChatCompletion::generate() {
   co_return Status{};
 }
 
-Task<Status> ChatCompletion::consume(const EngineOutput& output) {
+Task<Status> Generation::consume(const EngineOutput& output) {
   if (output.choice >= choices_.size() || choices_[output.choice].finished()) co_return Status{};
   if (!record_.time_to_first_token && !output.tokens.empty()) {
     record_.time_to_first_token = context_.clock.now() - received_at_;
   }
   record_.usage.cached_tokens =
       std::max<std::uint64_t>(record_.usage.cached_tokens, output.cached_tokens);
+  if (!std::exchange(answer_begun_, true)) writer_->start(record_.usage, events_);
   Choice& choice = choices_[output.choice];
-  choice.consume(output, [this](const protocol::ChatDelta& delta) {
-    if (stream_) {
-      stream_->add(delta, events_);
-    } else {
-      whole_->add(delta);
-    }
-  });
-  if (const auto finish = choice.finished()) {
-    const auto reason = protocol::chat_finish(*finish, choice.called_tools(), request_.tool_choice);
-    if (stream_) {
-      stream_->finish(output.choice, reason, events_);
-    } else {
-      whole_->finish(output.choice, reason);
-    }
-    if (output.choice == 0) record_.outcome = finish_name(reason);
+  choice.consume(output,
+                 [this](const protocol::ChatDelta& delta) { writer_->add(delta, events_); });
+  if (choice.finished()) {
+    const protocol::ChoiceEnd end = choice.end(context_is_cap_);
+    writer_->finish(output.choice, end, events_);
+    if (output.choice == 0) record_.outcome = outcome_name(end);
     --open_choices_;
   }
   co_return co_await send_events();
 }
 
-Task<Status> ChatCompletion::send_events() {
+Task<Status> Generation::send_events() {
   if (events_.empty()) co_return Status{};
   if (!stream_begun_) {
     stream_begun_ = true;
     record_.status = 200;
     exchange_.begin_stream(200, std::string(protocol::kSseContentType),
-                           answer_headers(record_, HeaderSet::kStream));
+                           answer_headers(record_, HeaderSet::kStream, format_.error_shape()));
   }
   Status sent = co_await exchange_.write(std::exchange(events_, {}));
   unreachable_ = !sent;
   co_return sent;
 }
 
-Task<Status> ChatCompletion::end_answer() {
+Task<Status> Generation::end_answer() {
   settle({});
-  if (stream_) {
-    stream_->end(record_.usage, events_);
+  writer_->end(record_.usage, events_);
+  if (request_.stream) {
     CO_TRY_STATUS(co_await send_events());
     Status finished = co_await exchange_.finish();
     unreachable_ = !finished;
     co_return finished;
   }
   HttpResponse response;
-  response.headers = answer_headers(record_, HeaderSet::kWhole);
-  response.body = whole_->body(record_.usage);
+  response.headers = answer_headers(record_, HeaderSet::kWhole, format_.error_shape());
+  response.body = std::exchange(events_, {});
   record_.status = 200;
   Status sent = co_await exchange_.respond(std::move(response));
   unreachable_ = !sent;
   co_return sent;
 }
 
-Task<void> ChatCompletion::answer_error(const Error& error) {
+Task<void> Generation::answer_error(const Error& error) {
   // Nobody is there to read it.
   if (error.code == ErrorCode::kCancelled || unreachable_) co_return;
   if (!stream_begun_) {
-    HttpResponse response = error_response(error, record_);
+    HttpResponse response = error_response(error, record_, format_.error_shape());
     static_cast<void>(co_await exchange_.respond(std::move(response)));
     co_return;
   }
   events_.clear();
-  stream_->fail(error, events_);
+  writer_->fail(error, events_);
   if (co_await send_events()) static_cast<void>(co_await exchange_.finish());
 }
 
 // Exact usage of what was generated, whatever the end; an error's name and status on top.
-void ChatCompletion::settle(const Status& status) {
+void Generation::settle(const Status& status) {
   Usage& usage = record_.usage;
   usage.completion_tokens = 0;
   usage.reasoning_tokens = 0;

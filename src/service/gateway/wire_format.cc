@@ -1,0 +1,28 @@
+#include "service/gateway/wire_format.h"
+
+#include "core/protocol/chat_response.h"
+
+namespace penstock::gateway {
+
+using protocol::AnswerWriter;
+using protocol::ChatLimits;
+using protocol::ChatRequest;
+
+Result<ChatRequest> ChatFormat::parse(std::string_view body, const ChatLimits& limits) {
+  return protocol::parse_chat_request(body, limits);
+}
+
+std::unique_ptr<AnswerWriter> ChatFormat::make_writer(const ChatRequest& request,
+                                                      const AnswerIdentity& answer) {
+  protocol::ChatAnswer chat;
+  chat.id = "chatcmpl-" + answer.name;
+  chat.created = answer.created;
+  chat.model = request.model;
+  chat.choices = request.sampling.choices;
+  chat.logprobs = request.logprobs();
+  chat.include_usage = request.include_usage;
+  return request.stream ? protocol::make_chat_stream(chat, request.tool_choice)
+                        : protocol::make_chat_collector(chat, request.tool_choice);
+}
+
+}  // namespace penstock::gateway

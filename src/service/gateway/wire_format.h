@@ -1,0 +1,46 @@
+// WireFormat: what a generation needs to know of the API it was asked through.
+//
+// One object per request: parse() may keep what its writer will need. What can fail before a model
+// is involved (an unknown field, a stored answer that is gone) fails in parse().
+//
+// Errors: parse() as in core/protocol. Concurrency: owned by its request.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/protocol/answer_writer.h"
+#include "core/protocol/chat_request.h"
+#include "core/protocol/errors.h"
+
+namespace penstock::gateway {
+
+struct AnswerIdentity {
+  std::string name;          // 24 random hexadecimal digits; the format puts its prefix before it
+  std::int64_t created = 0;  // seconds since 1970
+};
+
+class WireFormat {
+ public:
+  virtual ~WireFormat() = default;
+  virtual protocol::ErrorShape error_shape() const { return protocol::ErrorShape::kOpenAi; }
+  virtual Result<protocol::ChatRequest> parse(std::string_view body,
+                                              const protocol::ChatLimits& limits) = 0;
+  // The writer of a stream if request.stream, else of a whole answer.
+  virtual std::unique_ptr<protocol::AnswerWriter> make_writer(const protocol::ChatRequest& request,
+                                                              const AnswerIdentity& answer) = 0;
+  // What stands before the random digits of a tool call's id.
+  virtual std::string_view call_prefix() const { return "call_"; }
+};
+
+class ChatFormat final : public WireFormat {
+ public:
+  Result<protocol::ChatRequest> parse(std::string_view body,
+                                      const protocol::ChatLimits& limits) override;
+  std::unique_ptr<protocol::AnswerWriter> make_writer(const protocol::ChatRequest& request,
+                                                      const AnswerIdentity& answer) override;
+};
+
+}  // namespace penstock::gateway
