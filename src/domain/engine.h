@@ -158,6 +158,9 @@ struct WorkerDescription {
   WorkerRole role = WorkerRole::kMixed;
   std::string zone;       // transfers within a zone are cheap; empty is a zone too
   std::string transport;  // address of its KV data plane; empty: it can't hand off
+  // Ranks of all workers that name the same group step together, as those of one expert-parallel
+  // engine do; empty: each rank steps by itself.
+  std::string step_group = {};
 };
 
 }  // namespace penstock

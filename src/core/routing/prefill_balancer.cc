@@ -1,6 +1,7 @@
 #include "core/routing/prefill_balancer.h"
 
 #include <algorithm>
+#include <array>
 
 namespace penstock::routing {
 
@@ -30,6 +31,11 @@ void PrefillBalancer::weigh_engines(std::span<const RankView> ranks, std::size_t
     engine.step = std::max(engine.step, std::min(rank.outstanding_seconds, options_.step_seconds));
     ++engine.ranks;
   }
+  std::array<double, kTiers> coming{};
+  for (std::size_t tier = 0; tier < kTiers; ++tier)
+    if (tier != own_tier && tiers_.engines_of(tier) > 0)
+      coming[tier] =
+          tiers_.arrivals_per_second(tier) / 2 / static_cast<double>(tiers_.engines_of(tier));
   for (std::size_t e = 0; e < engines_.size(); ++e) {
     Engine& engine = engines_[e];
     if (engine.ranks == 0) continue;
@@ -37,9 +43,8 @@ void PrefillBalancer::weigh_engines(std::span<const RankView> ranks, std::size_t
     engine.waiting *= share;
     engine.prefers = tiers_.prefers(e, own_tier);
     for (std::size_t tier = 0; tier < kTiers; ++tier)
-      if (tier != own_tier && tiers_.prefers(e, tier))
-        engine.coming += tiers_.arrivals_per_second(tier) * share / 2 /
-                         static_cast<double>(tiers_.engines_of(tier));
+      engine.coming += tiers_.prefers(e, tier) ? coming[tier] * share : 0;
+    if (engine.ranks == 1) engine.step = 0;  // nobody steps with it
   }
 }
 

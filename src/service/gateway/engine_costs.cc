@@ -81,7 +81,9 @@ void EngineCosts::watch(std::span<const WorkerView> workers) {
 void EngineCosts::prompt_computed(const WorkerView& worker, std::string_view model, Tokens fresh,
                                   Duration took) {
   auto* const costs = to_learn(worker.description.engine, model);
-  if (costs != nullptr) costs->observe_prefill(fresh, Tokens(0), took);
+  if (costs == nullptr) return;
+  costs->observe_prefill(fresh, Tokens(0), took);
+  ++prefill_changes_;
 }
 
 void EngineCosts::answer_ended(std::uint64_t tokens) {

@@ -38,6 +38,8 @@ class EngineCosts {
   explicit EngineCosts(EngineSeeds seeds) : seeds_(std::move(seeds)) {}
 
   const routing::CostModels& of(std::string_view engine, std::string_view model);
+  // How often some type's prefill coefficients have changed.
+  std::uint64_t prefill_changes() const { return prefill_changes_; }
 
   // Looks at the loads; called often (some times a second), it learns what steps take.
   void watch(std::span<const WorkerView> workers);
@@ -71,6 +73,7 @@ class EngineCosts {
   std::vector<Type> types_;
   std::map<RankId, Seen> seen_;  // ranks that are connected
   double answer_tokens_ = 256;
+  std::uint64_t prefill_changes_ = 0;
 };
 
 }  // namespace penstock::gateway

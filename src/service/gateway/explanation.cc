@@ -6,15 +6,18 @@
 
 namespace penstock::gateway {
 
-LegExplanation Placer::explain(const Pool& pool) const {
-  const routing::Decision& decision = pool.decision;
+LegExplanation Placer::explain(const Asked& asked, const RankTable::Pool& pool) const {
+  const routing::Decision& decision = asked.decision;
+  const auto name = [&](std::uint32_t i) {
+    return rank_name(workers_[pool.rows[i].worker], pool.rows[i].id);
+  };
   LegExplanation out;
-  out.policy = pool.policy->name();
+  out.policy = asked.policy->name();
   out.reason = routing::to_string(decision.reason);
-  out.ranks = static_cast<std::uint32_t>(pool.ranks.size());
+  out.ranks = static_cast<std::uint32_t>(pool.rows.size());
   out.candidates = decision.candidates;
-  if (decision.choice) out.chosen = pool.ranks[*decision.choice].name();
-  std::vector<std::uint32_t> order(pool.ranks.size());
+  if (decision.choice) out.chosen = name(*decision.choice);
+  std::vector<std::uint32_t> order(pool.rows.size());
   for (std::uint32_t i = 0; i < order.size(); ++i)
     order[i] = i;
   const std::size_t shown = std::min(order.size(), LegExplanation::kCandidatesShown);
@@ -24,7 +27,7 @@ LegExplanation Placer::explain(const Pool& pool) const {
   for (std::size_t i = 0; i < shown; ++i) {
     const routing::RankView& view = pool.views[order[i]];
     const double score = decision.scores[order[i]];
-    out.best.push_back({pool.ranks[order[i]].name(),
+    out.best.push_back({name(order[i]),
                         score == routing::kNotCandidate ? std::nullopt : std::optional(score),
                         view.running + view.waiting, view.kv_tokens, view.kv_capacity,
                         view.outstanding_seconds, view.compute_seconds, view.transfer_seconds});
@@ -39,8 +42,8 @@ PlacementExplanation Placer::explain() const {
   out.cached_tokens = request_.cached;
   out.output_tokens = request_.output * request_.choices;
   out.summary = reason_;
-  if (prefill_.policy != nullptr) out.prefill = explain(prefill_);
-  if (others_.policy != nullptr) out.decode = explain(others_);
+  if (prefill_.policy != nullptr) out.prefill = explain(prefill_, model_->ranks.prefill());
+  if (others_.policy != nullptr) out.decode = explain(others_, model_->ranks.others());
   return out;
 }
 

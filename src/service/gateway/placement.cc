@@ -37,18 +37,6 @@ std::vector<std::string_view> names_after(std::string_view first) {
   return names;
 }
 
-bool fits(const ModelDescription& prefill, const WorkerView& from, const ModelDescription& decode,
-          const WorkerView& to) {
-  return prefill.kv == decode.kv && !from.description.transport.empty() &&
-         !to.description.transport.empty();
-}
-
-double transfer_seconds(const WorkerView& from, const WorkerView& to, double bytes,
-                        const PlacementLimits& limits) {
-  const bool near = from.description.zone == to.description.zone;
-  return bytes / (near ? limits.bandwidth_near : limits.bandwidth_far);
-}
-
 std::uint32_t fresh_tokens(const PlacementRequest& request) {
   return request.tokens - std::min(request.cached, request.tokens);
 }
@@ -65,22 +53,9 @@ routing::PlaceRequest asked(const PlacementRequest& request) {
 
 }  // namespace
 
-std::uint32_t Placer::Candidate::requests() const {
-  return std::max(load->running + load->waiting, own.requests);
-}
-
-// What is reported and what is promised overlap, so the larger one counts.
-std::int64_t Placer::Candidate::kv_tokens() const {
-  return std::max(load->kv_tokens_used.value, static_cast<std::int64_t>(own.kv_tokens));
-}
-
-double Placer::Candidate::prefill_seconds(double context, double fresh) const {
-  return routing::prefill_seconds(cost, fresh, context);
-}
-
-std::string Placer::Candidate::name() const {
-  return worker->loads.size() > 1 ? fmt::format("{}/{}", worker->description.name, id.rank)
-                                  : worker->description.name;
+std::string Placer::rank_name(const WorkerView& worker, RankId rank) {
+  return worker.loads.size() > 1 ? fmt::format("{}/{}", worker.description.name, rank.rank)
+                                 : worker.description.name;
 }
 
 std::vector<std::string_view> prefill_policy_names() {
@@ -101,163 +76,116 @@ Result<Placer> Placer::make(const PolicyNames& names) {
   return placer;
 }
 
-// Names of models are the catalog's, so there are few.
-Placer::Policies& Placer::policies(std::string_view model) {
-  if (const auto known = policies_.find(model); known != policies_.end()) return known->second;
-  const auto alternative = [](const std::string& name) {
-    auto made = routing::make_policy(name, {});
-    ENSURE(made);
-    return std::move(*made);
-  };
-  Policies made;
-  if (names_.prefill == kPrefillBalancer) {
-    routing::PrefillBalancerOptions options;
-    options.step_seconds = 0;  // ranks don't wait for each other's steps
-    auto balancer = std::make_unique<routing::PrefillBalancer>(options);
-    made.balancer = balancer.get();
-    made.prefill = std::move(balancer);
-  } else {
-    made.prefill = alternative(names_.prefill);
-  }
-  made.decode = names_.decode == kDecodeBalancer
-                    ? std::make_unique<routing::DecodeBalancer>(routing::DecodeBalancerOptions{})
-                    : alternative(names_.decode);
-  return policies_.emplace(std::string(model), std::move(made)).first->second;
-}
-
-// Calls visit(candidate) for the ranks that could run the request now, until it returns false.
-template <typename Visit>
-void Placer::visit_candidates(const PlacementState& state, std::string_view model, Visit visit) {
-  draining_ = 0;
-  Candidate c;
-  for (const WorkerView& worker : state.workers) {
-    if (!worker.connected) continue;
-    const ModelDescription* const served = find_model(worker, model);
-    if (served == nullptr) continue;
-    if (worker.draining) {
-      ++draining_;
-      continue;
+// The model's ranks as they are now. Names of models are the catalog's, so there are few.
+Placer::Model& Placer::refresh(const PlacementState& state, std::string_view name) {
+  auto known = models_.find(name);
+  if (known == models_.end()) {
+    known = models_.emplace(std::string(name), Model{}).first;
+    Model& made = known->second;
+    const auto alternative = [](const std::string& policy) {
+      auto found = routing::make_policy(policy, {});
+      ENSURE(found);
+      return std::move(*found);
+    };
+    if (names_.prefill == kPrefillBalancer) {
+      routing::PrefillBalancerOptions options;
+      options.step_seconds = 0;  // ranks don't wait for each other's steps
+      auto balancer = std::make_unique<routing::PrefillBalancer>(options);
+      made.balancer = balancer.get();
+      made.prefill = std::move(balancer);
+    } else {
+      made.prefill = alternative(names_.prefill);
     }
-    const auto index = static_cast<std::uint32_t>(served - worker.description.models.data());
-    auto own = state.ledger.of_worker(worker.description.id);
-    std::optional<PrefillCoefficients> usual;
-    for (std::uint32_t rank = 0; rank < worker.loads.size(); ++rank) {
-      const EngineLoad& load = worker.loads[rank];
-      while (!own.empty() && own.front().first.rank < rank)
-        own = own.subspan(1);
-      if (load.model != index) continue;
-      c.worker = &worker;
-      c.model = served;
-      c.load = &load;
-      c.id = {worker.description.id, rank};
-      c.own =
-          !own.empty() && own.front().first.rank == rank ? own.front().second : RankLedger::Entry{};
-      c.cost = load.prefill;
-      if (c.cost == PrefillCoefficients{}) {
-        if (!usual) usual = state.costs.of(worker.description.engine, model).prefill_coefficients();
-        c.cost = *usual;
-      }
-      // What this shard has placed is known in time; what others have, in tokens only.
-      const double others = static_cast<double>(load.prompt_tokens_waiting) -
-                            static_cast<double>(c.own.prompt_tokens);
-      c.queue_seconds = to_seconds(c.own.prompt_time) + c.prefill_seconds(0, others);
-      if (!visit(c)) return;
-    }
+    made.decode = names_.decode == kDecodeBalancer
+                      ? std::make_unique<routing::DecodeBalancer>(routing::DecodeBalancerOptions{})
+                      : alternative(names_.decode);
   }
+  known->second.ranks.refresh(state.workers, state.ledger, state.costs, name);
+  return known->second;
 }
 
-// Fills both pools.
-void Placer::gather(const PlacementState& state, std::string_view model) {
-  for (Pool* const pool : {&prefill_, &others_}) {
-    pool->ranks.clear();
-    pool->views.clear();
-    pool->policy = nullptr;
-  }
-  visit_candidates(state, model, [this](const Candidate& c) {
-    (c.role() == WorkerRole::kPrefill ? prefill_ : others_).ranks.push_back(c);
-    return true;
-  });
-}
-
-const Placer::Candidate& Placer::choose_decode(const PlacementState& state,
-                                               const PlacementRequest& request) {
+Placer::Candidate Placer::choose_decode(const PlacementState& state,
+                                        const PlacementRequest& request) {
+  RankTable::Pool& pool = model_->ranks.others();
   const double fresh = fresh_tokens(request);
-  const bool alone = prefill_.ranks.empty() || !state.limits.disaggregate;
-  for (std::uint32_t i = 0; i < others_.ranks.size(); ++i) {
-    const Candidate& c = others_.ranks[i];
-    routing::RankView& view = others_.views.emplace_back();
-    view.id = c.id;
-    view.engine = i;
-    view.running = c.requests();
-    view.kv_tokens = c.kv_tokens();
-    // A rank without requests has all its room, whatever was last heard of it: what is too large
-    // for it the engine itself must say.
-    view.kv_capacity = view.running == 0 ? 0 : c.load->kv_tokens_total.value;
-    if (!alone && c.role() != WorkerRole::kMixed) continue;
-    view.outstanding_seconds = c.queue_seconds;
-    view.hit_tokens = request.cached;
-    view.compute_seconds = c.prefill_seconds(request.cached, fresh);
+  const bool alone = model_->ranks.prefill().rows.empty() || !state.limits.disaggregate;
+  // A decode rank of a pair computes no prompt, so no time of it counts.
+  const bool all_idle = !alone && !pool.mixed;
+  for (const RankTable::Block& block : pool.blocks) {
+    if (all_idle && !model_->decode_times) break;
+    const bool computes = alone || block.mixed;
+    for (std::uint32_t i = block.first; i < block.first + block.rows; ++i) {
+      const RankTable::Row& row = pool.rows[i];
+      routing::RankView& view = pool.views[i];
+      view.outstanding_seconds = computes ? row.queue_seconds : 0;
+      view.hit_tokens = computes ? request.cached : 0;
+      view.compute_seconds =
+          computes ? routing::prefill_seconds(row.cost, fresh, request.cached) : 0;
+    }
   }
-  routing::PlacementPolicy& policy = *policies(request.model).decode;
-  others_.policy = &policy;
+  model_->decode_times = !all_idle;
+  others_.policy = model_->decode.get();
   const routing::PlaceRequest wanted = asked(request);
-  policy.place(wanted, others_.views, state.rng, others_.decision);
+  model_->decode->place(wanted, pool.views, state.rng, others_.decision);
   if (!others_.decision.choice) {
-    for (routing::RankView& view : others_.views)
+    for (routing::RankView& view : pool.views)
       view.kv_capacity = 0;
-    policy.place(wanted, others_.views, state.rng, others_.decision);
+    model_->decode->place(wanted, pool.views, state.rng, others_.decision);
+    model_->ranks.forget();
   }
-  return others_.ranks[*others_.decision.choice];
+  return candidate(pool, *others_.decision.choice);
 }
 
-// The rank to compute the prompt for `decode`, or for itself; null when none has the same KV. Room
+// The rank to compute the prompt for `decode`, or for itself; none when none has the same KV. Room
 // is not looked at: prompts wait in their rank's queue, which its quota says.
-const Placer::Candidate* Placer::choose_prefill(const PlacementState& state,
-                                                const PlacementRequest& request,
-                                                const Candidate* decode) {
+std::optional<Placer::Candidate> Placer::choose_prefill(const PlacementState& state,
+                                                        const PlacementRequest& request,
+                                                        const Candidate* decode) {
+  RankTable::Pool& pool = model_->ranks.prefill();
   const double fresh = fresh_tokens(request);
-  const WorkerView* worker = nullptr;
-  bool accepts = true;
-  double transfer = 0;
-  for (std::uint32_t i = 0; i < prefill_.ranks.size(); ++i) {
-    const Candidate& c = prefill_.ranks[i];
-    if (decode != nullptr && c.worker != worker) {
-      worker = c.worker;
-      accepts = fits(*c.model, *worker, *decode->model, *decode->worker);
-      transfer =
-          transfer_seconds(*worker, *decode->worker,
-                           double{1} * request.tokens * c.model->kv_token_bytes, state.limits);
+  const RankTable::Block* const to =
+      decode == nullptr ? nullptr : &model_->ranks.others().block_of(*others_.decision.choice);
+  for (const RankTable::Block& from : pool.blocks) {
+    const bool accepts =
+        to == nullptr || (from.kv_kind != RankTable::kNoWay && from.kv_kind == to->kv_kind);
+    const bool near = to == nullptr || from.zone == to->zone;
+    const double transfer =
+        to == nullptr ? 0
+                      : double{1} * request.tokens * from.kv_token_bytes /
+                            (near ? state.limits.bandwidth_near : state.limits.bandwidth_far);
+    for (std::uint32_t i = from.first; i < from.first + from.rows; ++i) {
+      const RankTable::Row& row = pool.rows[i];
+      routing::RankView& view = pool.views[i];
+      view.accepts = accepts;
+      view.outstanding_seconds = row.queue_seconds;
+      view.hit_tokens = request.cached;
+      view.compute_seconds = routing::prefill_seconds(row.cost, fresh, request.cached);
+      view.transfer_seconds = transfer;
     }
-    routing::RankView& view = prefill_.views.emplace_back();
-    view.id = c.id;
-    view.engine = i;
-    view.accepts = accepts;
-    view.running = c.requests();
-    view.kv_tokens = c.kv_tokens();
-    view.outstanding_seconds = c.queue_seconds;
-    view.hit_tokens = request.cached;
-    view.compute_seconds = c.prefill_seconds(request.cached, fresh);
-    view.transfer_seconds = transfer;
   }
-  Policies& policies_of_model = policies(request.model);
-  if (policies_of_model.balancer != nullptr)
-    policies_of_model.balancer->advance(state.now, prefill_.ranks.size());
+  if (model_->balancer != nullptr) model_->balancer->advance(state.now, pool.engines);
   routing::PlaceRequest wanted = asked(request);
   wanted.output_tokens = 0;
-  policies_of_model.prefill->place(wanted, prefill_.views, state.rng, prefill_.decision);
-  prefill_.policy = policies_of_model.prefill.get();
+  model_->prefill->place(wanted, pool.views, state.rng, prefill_.decision);
+  prefill_.policy = model_->prefill.get();
   const auto& choice = prefill_.decision.choice;
-  return choice ? &prefill_.ranks[*choice] : nullptr;
+  return choice ? std::optional(candidate(pool, *choice)) : std::nullopt;
 }
 
-std::string Placer::why(const Pool& pool) const {
-  return fmt::format("{}: {} (of {})", pool.policy->name(),
-                     routing::to_string(pool.decision.reason), pool.decision.candidates);
+Placer::Candidate Placer::candidate(const RankTable::Pool& pool, std::uint32_t row) const {
+  return {&pool.rows[row], &pool.views[row], &workers_[pool.rows[row].worker]};
+}
+
+std::string Placer::why(const Asked& asked) const {
+  return fmt::format("{}: {} (of {})", asked.policy->name(),
+                     routing::to_string(asked.decision.reason), asked.decision.candidates);
 }
 
 Result<Placement> Placer::place(const PlacementState& state, const PlacementRequest& request) {
   request_ = request;
-  gather(state, request.model);
+  workers_ = state.workers;
+  prefill_.policy = others_.policy = nullptr;
+  model_ = &refresh(state, request.model);
   auto placed = decide(state, request);
   if (placed) reason_ = placed->reason;
   return placed;
@@ -266,53 +194,59 @@ Result<Placement> Placer::place(const PlacementState& state, const PlacementRequ
 Result<Placement> Placer::decide(const PlacementState& state, const PlacementRequest& request) {
   const std::uint32_t fresh = fresh_tokens(request);
   const PlacementLimits& limits = state.limits;
-  if (prefill_.ranks.empty() && others_.ranks.empty()) {
+  const bool no_prefill = model_->ranks.prefill().rows.empty();
+  const bool no_others = model_->ranks.others().rows.empty();
+  if (no_prefill && no_others) {
     return fail(ErrorCode::kUnavailable,
                 fmt::format("no worker can take a request for the model '{}' right now (known: {}, "
                             "draining: {}); try again shortly",
-                            request.model, state.workers.size(), draining_));
+                            request.model, state.workers.size(), model_->ranks.draining()));
   }
   Placement out;
   out.fresh = fresh;
   out.kv_tokens = kv_tokens(request);
-  const auto on = [&](const Candidate& c) {
-    out.decode = c.id;
-    out.model = *c.model;
-    out.compute = routing::to_duration(c.prefill_seconds(request.cached, fresh));
+  const auto compute = [&](const Candidate& c) {
+    return routing::prefill_seconds(c.row->cost, fresh, request.cached);
   };
-  if (others_.ranks.empty()) {
-    const Candidate* const whole = choose_prefill(state, request, nullptr);
-    ENSURE(whole != nullptr);
+  const auto on = [&](const Candidate& c) {
+    out.decode = c.row->id;
+    out.model = c.model();
+    out.compute = routing::to_duration(compute(c));
+  };
+  if (no_others) {
+    const auto whole = choose_prefill(state, request, nullptr);
+    ENSURE(whole);
     on(*whole);
     out.reason = fmt::format("{}: no decode worker is there; {}", whole->name(), why(prefill_));
     return out;
   }
-  const Candidate& decode = choose_decode(state, request);
+  const Candidate decode = choose_decode(state, request);
   on(decode);
   const auto alone = [&](std::string_view note) {
-    out.reason = fmt::format("{}: {} requests there; {}{}", decode.name(), decode.requests(),
+    out.reason = fmt::format("{}: {} requests there; {}{}", decode.name(), decode.view->running,
                              why(others_), note);
     return out;
   };
   if (decode.role() == WorkerRole::kMixed || !limits.disaggregate) return alone("");
-  if (prefill_.ranks.empty()) return alone("; no prefill worker is there");
-  const Candidate* const prefill = choose_prefill(state, request, &decode);
-  if (prefill == nullptr) return alone("; no prefill worker has the same KV");
+  if (no_prefill) return alone("; no prefill worker is there");
+  const auto prefill = choose_prefill(state, request, &decode);
+  if (!prefill) return alone("; no prefill worker has the same KV");
 
   // The transfer goes on while the prompt is computed: the longer of the two counts.
-  const routing::RankView& view = prefill_.views[*prefill_.decision.choice];
-  const double pool = prefill->queue_seconds +
+  const routing::RankView& view = *prefill->view;
+  const double pool = view.outstanding_seconds +
                       std::max(view.compute_seconds, view.transfer_seconds) +
                       to_seconds(limits.handoff_base);
-  const double local = decode.queue_seconds + decode.prefill_seconds(request.cached, fresh);
-  const double delay = local * (1.0 + decode.load->running);  // to it and to those it holds up
+  const double local = decode.row->queue_seconds + compute(decode);
+  // To it and to those it holds up.
+  const double delay = local * (1.0 + model_->ranks.others().running_with(*decode.view));
   if (local <= to_seconds(limits.local_prefill_max) && delay < pool) {
     out.reason =
         fmt::format("{}: its prompt too, {} tokens in {:.1f} ms; by {} it would be {:.1f} ms; {}",
                     decode.name(), fresh, local * 1e3, prefill->name(), pool * 1e3, why(others_));
     return out;
   }
-  out.prefill = prefill->id;
+  out.prefill = prefill->row->id;
   out.transport = prefill->worker->description.transport;
   out.epoch = prefill->worker->description.epoch;
   out.prompt_kv_tokens = request.tokens;
@@ -320,33 +254,25 @@ Result<Placement> Placer::decide(const PlacementState& state, const PlacementReq
   out.reason = fmt::format(
       "{} for {}: {} tokens in {:.1f} ms, {:.1f} ms of them waiting; {} "
       "requests decode there; {}; {}",
-      prefill->name(), decode.name(), fresh, pool * 1e3, prefill->queue_seconds * 1e3,
-      decode.requests(), why(prefill_), why(others_));
+      prefill->name(), decode.name(), fresh, pool * 1e3, view.outstanding_seconds * 1e3,
+      decode.view->running, why(prefill_), why(others_));
   return out;
 }
 
+// Mostly the first ranks have room, and the rest need not be looked at.
 bool Placer::has_room(const PlacementState& state, const PlacementRequest& request) {
   const auto needed = static_cast<std::int64_t>(kv_tokens(request));
   const double backlog = to_seconds(state.limits.prefill_backlog);
-  struct Seen {
-    bool any = false;
-    bool holds = false;   // one has room for its KV
-    bool begins = false;  // one would begin with its prompt soon
+  const RankTable& ranks = refresh(state, request.model).ranks;
+  const RankTable::Pool& others = ranks.others();
+  const bool pairs = state.limits.disaggregate && !ranks.prefill().rows.empty();
+  const RankTable::Pool& computing = pairs ? ranks.prefill() : others;
+  const auto holds = [&](const routing::RankView& view) {
+    return view.kv_capacity == 0 || view.kv_tokens + needed <= view.kv_capacity;
   };
-  Seen prefill;
-  Seen others;
-  // Mostly the first ranks have room, and the rest need not be looked at.
-  visit_candidates(state, request.model, [&](const Candidate& c) {
-    Seen& kind = c.role() == WorkerRole::kPrefill ? prefill : others;
-    const std::int64_t capacity = c.load->kv_tokens_total.value;
-    kind.any = true;
-    kind.begins = kind.begins || c.queue_seconds <= backlog;
-    kind.holds =
-        kind.holds || c.requests() == 0 || capacity == 0 || c.kv_tokens() + needed <= capacity;
-    return !others.holds || !(state.limits.disaggregate ? prefill : others).begins;
-  });
-  const Seen& computing = prefill.any && state.limits.disaggregate ? prefill : others;
-  return (!others.any || others.holds) && (!computing.any || computing.begins);
+  const auto begins = [&](const RankTable::Row& row) { return row.queue_seconds <= backlog; };
+  return (others.rows.empty() || std::ranges::any_of(others.views, holds)) &&
+         (computing.rows.empty() || std::ranges::any_of(computing.rows, begins));
 }
 
 double Placer::work_seconds(const PlacementState& state, const PlacementRequest& request) {

@@ -8,17 +8,16 @@
 //
 // Which rank of a kind is asked of a policy (core/routing/policies.h), one for prefill and one for
 // decode per model: the prefill and the decode balancer, or an alternative by name. The views that
-// they decide on are made of the workers' loads, of what this shard has placed since (RankLedger)
-// and of predicted times. A rank is taken for an engine of its own: the embedded engine's ranks
-// don't wait for each other.
+// they decide on are kept (rank_table.h): only what has changed since the last decision is read,
+// and what belongs to the request is filled in.
 //
 // The room for KV on decode ranks is respected while there is any; a request that must be placed
 // all the same (has_room() said so, or a worker was lost) waits in its engine.
 //
 // Units: seconds, from prefill costs as the rank has measured them (EngineLoad::prefill), else from
 // EngineCosts. Errors: kUnavailable when no worker can take the request, with the reason.
-// Cost: O(ranks); memory is reused and bounded by ranks and models. Concurrency: shard thread only.
-// Source: design.md sections 5 and 7; docs/routing.md.
+// Cost: O(ranks), a few nanoseconds each; memory is reused and bounded by ranks and models.
+// Concurrency: shard thread only. Source: design.md sections 5 and 7; docs/routing.md.
 #pragma once
 
 #include <map>
@@ -36,6 +35,7 @@
 #include "service/gateway/engine_costs.h"
 #include "service/gateway/explanation.h"
 #include "service/gateway/rank_ledger.h"
+#include "service/gateway/rank_table.h"
 
 namespace penstock::gateway {
 
@@ -105,52 +105,47 @@ class Placer {
   double work_seconds(const PlacementState& state, const PlacementRequest& request);
 
  private:
-  // A rank that could run the request.
-  struct Candidate {
-    const WorkerView* worker = nullptr;
-    const ModelDescription* model = nullptr;
-    const EngineLoad* load = nullptr;
-    RankId id;
-    RankLedger::Entry own;
-    PrefillCoefficients cost;
-    double queue_seconds = 0;  // until a prompt that comes now is begun
-
-    WorkerRole role() const { return worker->description.role; }
-    std::uint32_t requests() const;
-    std::int64_t kv_tokens() const;
-    double prefill_seconds(double context, double fresh) const;
-    std::string name() const;
-  };
-  // The ranks of one kind and the decision between them.
-  struct Pool {
-    std::vector<Candidate> ranks;
-    std::vector<routing::RankView> views;
+  // A decision between the ranks of one kind.
+  struct Asked {
+    const routing::PlacementPolicy* policy = nullptr;  // null: it was not asked
     routing::Decision decision;
-    const routing::PlacementPolicy* policy = nullptr;  // that has decided; null: it was not asked
   };
-  struct Policies {
+  // What is kept of a model.
+  struct Model {
+    RankTable ranks;
     std::unique_ptr<routing::PlacementPolicy> prefill;
     routing::PrefillBalancer* balancer = nullptr;  // when that is it
     std::unique_ptr<routing::PlacementPolicy> decode;
+    bool decode_times = false;  // the views of `others` hold times of the last request
+  };
+  // A rank with what is known of it.
+  struct Candidate {
+    const RankTable::Row* row = nullptr;
+    const routing::RankView* view = nullptr;
+    const WorkerView* worker = nullptr;
+
+    WorkerRole role() const { return worker->description.role; }
+    const ModelDescription& model() const { return worker->description.models[row->model]; }
+    std::string name() const { return rank_name(*worker, row->id); }
   };
 
-  template <typename Visit>
-  void visit_candidates(const PlacementState& state, std::string_view model, Visit visit);
-  void gather(const PlacementState& state, std::string_view model);
-  Policies& policies(std::string_view model);
-  const Candidate& choose_decode(const PlacementState& state, const PlacementRequest& request);
-  const Candidate* choose_prefill(const PlacementState& state, const PlacementRequest& request,
-                                  const Candidate* decode);
+  Model& refresh(const PlacementState& state, std::string_view model);
+  Candidate choose_decode(const PlacementState& state, const PlacementRequest& request);
+  std::optional<Candidate> choose_prefill(const PlacementState& state,
+                                          const PlacementRequest& request, const Candidate* decode);
   Result<Placement> decide(const PlacementState& state, const PlacementRequest& request);
-  std::string why(const Pool& pool) const;
-  LegExplanation explain(const Pool& pool) const;
+  Candidate candidate(const RankTable::Pool& pool, std::uint32_t row) const;
+  static std::string rank_name(const WorkerView& worker, RankId rank);
+  std::string why(const Asked& asked) const;
+  LegExplanation explain(const Asked& asked, const RankTable::Pool& pool) const;
 
   PolicyNames names_;
-  std::map<std::string, Policies, std::less<>> policies_;  // by model
+  std::map<std::string, Model, std::less<>> models_;  // by name
   // Of the last decision.
-  Pool prefill_;
-  Pool others_;  // decode and mixed
-  std::size_t draining_ = 0;
+  Model* model_ = nullptr;
+  std::span<const WorkerView> workers_;
+  Asked prefill_;
+  Asked others_;  // decode and mixed
   PlacementRequest request_;
   std::string reason_;
 };

@@ -5,6 +5,9 @@
 // back, however the request ends. KV counts from the moment a leg is submitted, with what the
 // answer is expected to add; a request that waits in front of the engines holds none.
 //
+// Who keeps what it has read here reads again the ranks that have changed since: changes() counts
+// them, and the last kChangesKept are known.
+//
 // Invariants: everything is zero when no permit is alive. Units: tokens of prompts to be computed,
 // requests, tokens of KV, predicted time of those prompts. Cost: O(log n) to find, O(n) to add and
 // remove (ranks in use; they lie in one array, in order, for placement to walk along).
@@ -12,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <span>
@@ -35,6 +39,7 @@ class RankLedger {
     auto operator<=>(const Entry&) const = default;
   };
   using Item = std::pair<RankId, Entry>;
+  static constexpr std::uint64_t kChangesKept = 256;
 
   Entry of(RankId rank) const {
     const auto at = find(rank);
@@ -55,13 +60,18 @@ class RankLedger {
       sum += entry.requests;
     return sum;
   }
+  // How many entries have changed so far, and the rank of one of the last kChangesKept.
+  std::uint64_t changes() const { return changes_; }
+  RankId changed(std::uint64_t number) const { return changed_[number % kChangesKept]; }
 
  private:
   friend class RankPermit;
   std::vector<Item>::const_iterator find(RankId rank) const {
     return std::ranges::lower_bound(items_, rank, {}, &Item::first);
   }
+  void note_change(RankId rank) { changed_[changes_++ % kChangesKept] = rank; }
   void add(RankId rank, const Entry& part) {
+    note_change(rank);
     auto at = std::ranges::lower_bound(items_, rank, {}, &Item::first);
     if (at == items_.end() || at->first != rank) at = items_.insert(at, {rank, {}});
     at->second.prompt_tokens += part.prompt_tokens;
@@ -70,6 +80,7 @@ class RankLedger {
     at->second.prompt_time += part.prompt_time;
   }
   void remove(RankId rank, const Entry& part) {
+    note_change(rank);
     const auto at = std::ranges::lower_bound(items_, rank, {}, &Item::first);
     at->second.prompt_tokens -= part.prompt_tokens;
     at->second.requests -= part.requests;
@@ -79,6 +90,8 @@ class RankLedger {
   }
 
   std::vector<Item> items_;  // by rank
+  std::uint64_t changes_ = 0;
+  std::array<RankId, kChangesKept> changed_{};
 };
 
 class RankPermit {
