@@ -1,0 +1,94 @@
+// MaskMaker: which tokens may come next, as bits over a vocabulary.
+//
+// What a position allows splits in two. Tokens that stay inside the position's rule, or end with
+// it, depend on the node alone: they are found once by walking the trie, and kept. Tokens that go
+// on after the rule's end depend on the stack: their remainders are kept as a small trie of their
+// own, and walked anew with the stack of the moment, which a few bytes decide. Rules that all
+// grammars share (strings, numbers) are kept with the vocabulary; a string that counts its
+// characters is looked up from how many characters each token has.
+//
+// Invariants: the mask is exact: a token is allowed exactly if Matcher::advance() takes its bytes.
+// It is empty only if nothing but the end can come. Memory: a bit per token and position with many
+// tokens, 4 bytes a token for others; entries_max bounds what is kept. Concurrency: one thread
+// each; the vocabulary is shared. Source: docs/design/0011-structured-output.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "core/grammar/matcher.h"
+#include "core/grammar/vocabulary.h"
+
+namespace penstock::grammar {
+
+// What is known of the masks of one node.
+struct NodeMask {
+  std::vector<TokenId> few;         // allowed tokens, or ...
+  std::vector<std::uint64_t> bits;  // ... when there are many
+  TokenTrie rest;                   // of tokens that go on after the rule's end: what is then left
+};
+
+// Masks of one grammar's own nodes, as they become known; made by a MaskMaker for its vocabulary.
+class GrammarMasks {
+ public:
+  std::size_t entries() const { return plain_.size() + counted_.size(); }
+
+ private:
+  friend class MaskMaker;
+  std::unordered_map<std::uint32_t, NodeMask> plain_;
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, NodeMask> counted_;
+};
+
+class MaskMaker {
+ public:
+  static constexpr std::size_t kEntriesMax = 4096;  // of one grammar; beyond, it starts anew
+
+  // Looks at the shared rules at once: some milliseconds for 128K tokens.
+  explicit MaskMaker(std::shared_ptr<const Vocabulary> vocabulary);
+
+  std::size_t words() const { return (vocabulary_->size() + 63) / 64; }
+  // Sets the bits of the tokens that may come next, clears all others. Ends of sequence are the
+  // caller's: they may come when matcher.complete(). Precondition: allowed.size() == words().
+  void mask(Matcher& matcher, GrammarMasks& known, std::span<std::uint64_t> allowed);
+  const Vocabulary& vocabulary() const { return *vocabulary_; }
+
+ private:
+  struct CommonKey {
+    CommonRule rule;
+    std::uint32_t node;  // offset in the rule
+    std::uint32_t need;
+    std::uint32_t left;
+    auto operator<=>(const CommonKey&) const = default;
+  };
+  // How tokens end that close a string.
+  struct Closer {
+    std::string_view rest;  // after the quote
+    TokenId token;
+    std::uint32_t characters;  // before the quote
+  };
+
+  const NodeMask& node_mask(const Grammar& grammar, Position at, GrammarMasks& known);
+  NodeMask walk_node(const Grammar& grammar, Position at);
+  NodeMask counted_string(std::uint32_t need, std::uint32_t left) const;
+  void learn_strings();
+  // Calls visit(trie node, reader before, reader after) for each node that the grammar reads.
+  template <typename Visit>
+  void walk(const Grammar& grammar, StackPool& pool, const TokenTrie& trie, Visit visit);
+
+  std::shared_ptr<const Vocabulary> vocabulary_;
+  std::map<CommonKey, NodeMask> common_;
+  std::vector<std::vector<std::uint64_t>> inside_;  // [characters]: tokens of at most so many
+  std::vector<Closer> closers_;                     // sorted by what is left
+  std::vector<Reader> levels_;                      // of a walk, by depth
+  Stepper stepper_;
+  StackPool scratch_;
+};
+
+}  // namespace penstock::grammar
