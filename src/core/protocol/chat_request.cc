@@ -122,27 +122,6 @@ Status read_sampling(JsonRef body, const ChatLimits& limits, ChatRequest& reques
   return read_max_tokens(body, request);
 }
 
-Status read_stop(JsonRef body, const ChatLimits& limits, ChatRequest& request) {
-  const auto read_one = [&](JsonRef value) -> Status {
-    TRY(auto text, read_string(value, limits.stop_string_bytes_max));
-    if (text.empty()) return invalid_value(value, "a stop string must not be empty");
-    request.stop.push_back(std::move(text));
-    return {};
-  };
-  if (const auto stop = optional_member(body, "stop")) {
-    if (stop.is_string()) return read_one(stop);
-    if (!stop.is_array()) return invalid_type(stop, "a string or an array of strings");
-    for (auto item = stop.first_child(); item; item = item.next_sibling()) {
-      if (request.stop.size() == limits.stop_strings_max) {
-        return invalid_value(stop,
-                             fmt::format("holds more than {} strings", limits.stop_strings_max));
-      }
-      TRY_STATUS(read_one(item));
-    }
-  }
-  return {};
-}
-
 Status read_stop_token_ids(JsonRef body, const ChatLimits& limits, SamplingParams& out) {
   const auto ids = optional_member(body, "stop_token_ids");
   if (!ids) return {};
@@ -200,7 +179,9 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const ChatLimits& 
   TRY_STATUS(read_messages(root, request.conversation));
   TRY_STATUS(read_tools(root, limits, request));
   TRY_STATUS(read_sampling(root, limits, request));
-  TRY_STATUS(read_stop(root, limits, request));
+  if (const auto stop = optional_member(root, "stop")) {
+    TRY_STATUS(read_stop_strings(stop, limits, request.stop));
+  }
   TRY_STATUS(read_stop_token_ids(root, limits, request.sampling));
   TRY_STATUS(read_stream(root, request));
   TRY_STATUS(read_thinking(root, request));

@@ -1,5 +1,5 @@
-// GET /v1/models and /v1/models/{id} in OpenAI's shape.
-// Concurrency: pure. Source: facts/api.md 3.5.
+// GET /v1/models and /v1/models/{id}, in OpenAI's shape and in Anthropic's.
+// Concurrency: pure. Source: facts/api.md 3.4 and 3.5.
 #pragma once
 
 #include <cstdint>
@@ -17,5 +17,9 @@ struct ModelCard {
 
 std::string model_object(const ModelCard& model);
 std::string model_list(std::span<const ModelCard> models);
+
+// The same in Anthropic's shape; the list is one page.
+std::string anthropic_model_object(const ModelCard& model);
+std::string anthropic_model_list(std::span<const ModelCard> models);
 
 }  // namespace penstock::protocol

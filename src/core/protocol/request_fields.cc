@@ -9,11 +9,9 @@ namespace penstock::protocol {
 namespace {
 
 constexpr std::size_t kModelBytesMax = 512;
-constexpr std::size_t kUserIdBytesMax = 512;
 constexpr std::size_t kMetadataMax = 16;
 constexpr std::size_t kMetadataKeyChars = 64;
 constexpr std::size_t kMetadataValueChars = 512;
-constexpr std::size_t kFunctionNameMax = 64;
 
 struct NumberField {
   std::string_view name;
@@ -73,8 +71,8 @@ std::size_t find_repeated_name(const std::vector<ToolDefinition>& tools) {
 
 }  // namespace
 
-bool is_function_name(std::string_view name) {
-  return !name.empty() && name.size() <= kFunctionNameMax && std::ranges::all_of(name, [](char c) {
+bool is_function_name(std::string_view name, std::size_t bytes_max) {
+  return !name.empty() && name.size() <= bytes_max && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '-';
   });
@@ -108,10 +106,34 @@ Status read_effort(JsonRef effort, ChatRequest& request) {
   return {};
 }
 
-Status read_identity(JsonRef body, ChatRequest& request) {
+Status read_stop_strings(JsonRef value, const ChatLimits& limits, std::vector<std::string>& out) {
+  const auto read_one = [&](JsonRef item) -> Status {
+    TRY(auto text, read_string(item, limits.stop_string_bytes_max));
+    if (text.empty()) return invalid_value(item, "a stop string must not be empty");
+    out.push_back(std::move(text));
+    return {};
+  };
+  if (value.is_string()) return read_one(value);
+  if (!value.is_array()) return invalid_type(value, "a string or an array of strings");
+  for (auto item = value.first_child(); item; item = item.next_sibling()) {
+    if (out.size() == limits.stop_strings_max) {
+      return invalid_value(value,
+                           fmt::format("holds more than {} strings", limits.stop_strings_max));
+    }
+    TRY_STATUS(read_one(item));
+  }
+  return {};
+}
+
+Status read_model(JsonRef body, ChatRequest& request) {
   TRY(const auto model, required_member(body, "model"));
   TRY(request.model, read_string(model, kModelBytesMax));
   if (request.model.empty()) return invalid_value(model, "must not be empty");
+  return {};
+}
+
+Status read_identity(JsonRef body, ChatRequest& request) {
+  TRY_STATUS(read_model(body, request));
   for (const std::string_view name : {"user_id", "safety_identifier", "user"}) {
     const auto value = optional_member(body, name);
     if (!value) continue;

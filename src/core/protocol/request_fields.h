@@ -2,6 +2,7 @@
 // json_fields.h. Concurrency: pure.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,8 +11,10 @@
 
 namespace penstock::protocol {
 
-// 1 to 64 of [A-Za-z0-9_-].
-bool is_function_name(std::string_view name);
+inline constexpr std::size_t kUserIdBytesMax = 512;
+
+// 1 to `bytes_max` of [A-Za-z0-9_-].
+bool is_function_name(std::string_view name, std::size_t bytes_max = 64);
 // An error at `list` when two tools have one name.
 Status check_tool_names(JsonRef list, const std::vector<ToolDefinition>& tools);
 
@@ -19,6 +22,9 @@ Status check_tool_names(JsonRef list, const std::vector<ToolDefinition>& tools);
 Status read_numbers(JsonRef body, SamplingParams& out);
 // The value of reasoning_effort or reasoning.effort; "none" turns thinking off.
 Status read_effort(JsonRef effort, ChatRequest& request);
+// One stop string, or an array of them.
+Status read_stop_strings(JsonRef value, const ChatLimits& limits, std::vector<std::string>& out);
+Status read_model(JsonRef body, ChatRequest& request);
 // model, who asks (user_id, safety_identifier, user), prompt_cache_key, cache_class, service_tier,
 // verbosity and metadata.
 Status read_identity(JsonRef body, ChatRequest& request);

@@ -85,6 +85,20 @@ TEST_CASE("models in OpenAI's shape") {
   CHECK(model_object(models[1]) == R"({"id":"a\"b","object":"model","created":8,"owned_by":"x"})");
 }
 
+TEST_CASE("models in Anthropic's shape") {
+  CHECK(anthropic_model_list({}) ==
+        R"({"data":[],"has_more":false,"first_id":null,"last_id":null})");
+  const std::vector<ModelCard> models = {
+      {.id = "nano", .created = 1700000000, .context_length = 4096}, {.id = "b", .created = 0}};
+  CHECK(anthropic_model_list(models) ==
+        R"({"data":[{"type":"model","id":"nano","display_name":"nano",)"
+        R"("created_at":"2023-11-14T22:13:20Z","max_input_tokens":4096},)"
+        R"({"type":"model","id":"b","display_name":"b","created_at":"1970-01-01T00:00:00Z"}],)"
+        R"("has_more":false,"first_id":"nano","last_id":"b"})");
+  CHECK(anthropic_model_object(models[1]) ==
+        R"({"type":"model","id":"b","display_name":"b","created_at":"1970-01-01T00:00:00Z"})");
+}
+
 TEST_CASE("events are read the same however the bytes are cut; comments are skipped") {
   std::string stream(kSseKeepAlive);
   append_sse_event(stream, "{\"a\":1}");
