@@ -57,8 +57,14 @@ constexpr std::array kTable = {
         "auto: $XDG_DATA_HOME/penstock, ~/.local/share/penstock, or ./penstock-data without a "
         "home. One service at a time uses a folder."},
 
-    OptionInfo{"engine", "engine.kind", &O::engine, kBoth, "KIND", "embedded", 0, 0, "embedded",
-               kPlain, "Engine that computes", "`embedded` is the CPU engine of this program."},
+    OptionInfo{"engine", "engine.kind", &O::engine, kBoth, "KIND", "embedded", 0, 0,
+               "embedded|scripted", kPlain, "Engine that computes",
+               "`embedded` is the CPU engine of this program; `scripted` is the same with a script "
+               "for a model, for tests: it says what --script tells it to."},
+    OptionInfo{"script", "engine.script", &O::script, kWorkerSide, "FILE", "", 0, 0, "", kPath,
+               "What the scripted engine says",
+               "JSON: {\"replies\": [{\"when\": \"text in the prompt\", \"say\": \"text\"}]}; the "
+               "first reply that fits counts (docs/scripted-engine.md)."},
     OptionInfo{
         "model", "models", &O::models, kModelUsers | commands(kProfile), "NAME=DIR", "auto", 0, 0,
         "", kPath, "Serve the checkpoint folder DIR as NAME; repeatable",

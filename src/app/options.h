@@ -45,7 +45,8 @@ struct Options {
   std::string data_dir;
 
   // What is served.
-  std::string engine;               // "embedded"
+  std::string engine;               // "embedded" or "scripted"
+  std::string script;               // file, of the scripted engine
   std::vector<Assignment> models;   // name -> checkpoint folder
   std::vector<Assignment> aliases;  // alias -> model name
 

@@ -125,7 +125,7 @@ TEST_CASE("what is wrong with a command line is said with the remedy") {
            Case{{"serve", "--kv-memory", "1KiB"}, "must be 1MiB to "},
            Case{{"serve", "--request-timeout", "1"}, "expected a time such as"},
            Case{{"serve", "--kv-dtype", "fp8"}, "must be bf16 or f32, not \"fp8\""},
-           Case{{"serve", "--engine", "vllm=http://x"}, "this version supports only \"embedded\""},
+           Case{{"serve", "--engine", "vllm=http://x"}, "--engine: must be embedded or scripted"},
            Case{{"serve", "--model", "/dir"}, "--model: expected NAME=VALUE"},
            Case{{"serve", "--model", m, "--model", m}, "\"nano\" is given twice"},
            Case{{"serve", "--model", m, "--alias", "gpt=nanno"},

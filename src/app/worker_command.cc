@@ -11,14 +11,18 @@
 #include "app/entropy.h"
 #include "app/pools.h"
 #include "app/ready.h"
+#include "app/scripted_engine.h"
 #include "app/stop_signal.h"
 #include "io/control/engine_server.h"
 #include "io/embedded/embedded_engine.h"
+#include "io/files/files.h"
 #include "io/files/machine.h"
 #include "io/telemetry/log.h"
 
 namespace penstock {
 namespace {
+
+constexpr Bytes kScriptMax{64 << 20};
 
 Result<engine::KvDtype> kv_dtype(const std::string& name) {
   if (name == "bf16") return engine::KvDtype::kBf16;
@@ -58,6 +62,20 @@ engine::EngineOptions engine_options(const Options& options, const Assignment& m
   return wanted;
 }
 
+Result<std::unique_ptr<engine::Engine>> open_engine(const Options& options,
+                                                    engine::EngineOptions wanted) {
+  if (options.engine == "embedded") {
+    if (options.script.empty()) return engine::Engine::open(std::move(wanted));
+    return fail(ErrorCode::kInvalidArgument, "--script goes with --engine scripted", "script");
+  }
+  if (options.script.empty())
+    return fail(ErrorCode::kInvalidArgument, "--engine scripted needs --script FILE", "script");
+  TRY(const std::string script, read_file(options.script, kScriptMax));
+  auto opened = open_scripted_engine(std::move(wanted), script);
+  if (opened) return opened;
+  return std::unexpected(std::move(opened).error().within(options.script));
+}
+
 // Opens the ranks of every model; the KV memory and the threads are shared out evenly.
 Result<LoadedEngines> open_engines(const Options& options) {
   TRY(const engine::KvDtype dtype, kv_dtype(options.kv_dtype));
@@ -71,7 +89,7 @@ Result<LoadedEngines> open_engines(const Options& options) {
   LoadedEngines loaded;
   for (const Assignment& model : options.models) {
     for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
-      auto opened = engine::Engine::open(engine_options(options, model, dtype));
+      auto opened = open_engine(options, engine_options(options, model, dtype));
       if (!opened) {
         return std::unexpected(
             std::move(opened).error().within(fmt::format("loading the model '{}'", model.name)));
@@ -137,7 +155,7 @@ Result<int> serve_engines(const Options& options, const WrapTransport& wrap) {
   server_options.listen =
       options.worker_listen.empty() ? "unix:" + options.worker_socket : options.worker_listen;
   server_options.name = options.worker_name;
-  server_options.engine = "embedded " PENSTOCK_VERSION;
+  server_options.engine = options.engine + " " PENSTOCK_VERSION;
   server_options.epoch = Epoch(draw_u64());
   server_options.role = role;
   server_options.zone = options.zone;

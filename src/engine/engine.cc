@@ -28,6 +28,7 @@ struct Engine::State {
   ModelDescription description;
   ExpertMap expert_map;  // version 0: none
   LogitsObserver observer;
+  LogitsEditor editor;
 
   Batch batch;
   std::vector<RequestId> cancelled;
@@ -260,6 +261,13 @@ void Engine::State::draw_tokens() {
       draws.push_back({other, row, std::nullopt});
     }
   }
+  if (editor) {
+    for (const Draw& d : draws) {
+      const std::span<const TokenId> tokens = d.sequence->tokens;
+      editor(d.sequence->request->request, tokens.subspan(d.sequence->prompt_length()),
+             model->logits(d.row));
+    }
+  }
   if (observer) {
     for (const Draw& d : draws) {
       observer(d.sequence->request->request.id, d.sequence->choice, d.sequence->length(),
@@ -431,6 +439,10 @@ void Engine::set_block_sink(BlockSink* sink) {
 
 void Engine::set_leg_sink(LegSink* sink) {
   state_->scheduler->set_leg_sink(sink);
+}
+
+void Engine::set_logits_editor(LogitsEditor editor) {
+  state_->editor = std::move(editor);
 }
 
 void Engine::set_logits_observer(LogitsObserver observer) {

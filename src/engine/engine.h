@@ -79,6 +79,12 @@ struct StepOutputs {
 using LogitsObserver =
     std::function<void(RequestId, std::uint32_t, std::uint32_t, std::span<const float>)>;
 
+// Changes the raw logits of each sampled row, before anybody else sees them: the request, the
+// tokens of the choice so far (those emitted elsewhere included), logits [vocab]. Called on the
+// engine's thread.
+using LogitsEditor =
+    std::function<void(const EngineRequest&, std::span<const TokenId>, std::span<float>)>;
+
 class Engine {
  public:
   // Loads the checkpoint and allocates everything the engine will need.
@@ -131,6 +137,8 @@ class Engine {
   // Shown every prefill leg as it grows, from now on; null: nobody.
   void set_leg_sink(LegSink* sink);
   void set_logits_observer(LogitsObserver observer);
+  // From now on; the answers are then no longer the model's alone.
+  void set_logits_editor(LogitsEditor editor);
 
  private:
   struct State;

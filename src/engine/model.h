@@ -42,6 +42,9 @@ class Model {
   std::span<const float> logits(std::size_t i) const {
     return {logits_.data() + i * config_.vocab_size, config_.vocab_size};
   }
+  std::span<float> logits(std::size_t i) {
+    return {logits_.data() + i * config_.vocab_size, config_.vocab_size};
+  }
   // [moe_layers]: where experts run and what they got since construction or reset.
   std::vector<ExpertLayer>& expert_layers() { return expert_layers_; }
 
