@@ -5,8 +5,8 @@
 // client's own if it is safe to echo), a record, and an observer call at its end, whatever the end.
 //
 // Invariants: in_flight() falls back to zero; no handler outlives its exchange.
-// Errors: answered as OpenAI error objects. Concurrency: shard thread only.
-// Source: docs/protocol/api.md.
+// Errors: answered as error objects of the API that the route belongs to. Concurrency: shard thread
+// only. Source: docs/protocol/api.md.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,11 @@
 #include <string_view>
 #include <vector>
 
+#include "core/protocol/errors.h"
 #include "core/protocol/models.h"
 #include "port/http.h"
 #include "service/gateway/context.h"
+#include "service/gateway/responses.h"
 
 namespace penstock::gateway {
 
@@ -26,7 +28,12 @@ class WireFormat;
 
 class Gateway {
  public:
-  explicit Gateway(GatewayContext& context) : context_(context) {}
+  explicit Gateway(GatewayContext& context)
+      : context_(context),
+        responses_(context,
+                   [this](HttpExchange& exchange, RequestRecord& record, WireFormat& format) {
+                     return generate(exchange, record, format);
+                   }) {}
 
   // The HttpHandler of this shard.
   Task<void> handle(std::unique_ptr<HttpExchange> exchange);
@@ -38,6 +45,8 @@ class Gateway {
   void begin_drain() { draining_ = true; }
   // Ends every running answer with this error: at a drain's time limit.
   void stop_running(const Error& why);
+  // Resumes when nothing is generated in the background any more.
+  auto background_ended() { return responses_.background_ended(); }
   std::uint32_t in_flight() const { return in_flight_; }
   // Every model has a worker.
   bool ready() const;
@@ -51,8 +60,9 @@ class Gateway {
   Status authenticate(const HttpRequest& request, RequestRecord& record) const;
   Status check_operator(const HttpRequest& request) const;
   HttpResponse explain(std::string_view id, RequestRecord& record) const;
-  HttpResponse models(RequestRecord& record) const;
-  HttpResponse model(std::string_view name, RequestRecord& record) const;
+  HttpResponse models(RequestRecord& record, protocol::ErrorShape shape) const;
+  HttpResponse model(std::string_view name, RequestRecord& record,
+                     protocol::ErrorShape shape) const;
   protocol::ModelCard card(std::string_view name, const ServedModel& served) const;
   HttpResponse health(RequestRecord& record) const;
   HttpResponse readiness(RequestRecord& record) const;
@@ -62,6 +72,7 @@ class Gateway {
   std::uint32_t in_flight_ = 0;
   bool draining_ = false;
   std::vector<Generation*> running_;
+  ResponsesApi responses_;
 };
 
 }  // namespace penstock::gateway
