@@ -19,10 +19,6 @@ enum class RouteId : std::uint8_t {
   kChat,
   kMessages,
   kCountTokens,
-  kResponses,
-  kResponse,
-  kDeleteResponse,
-  kPostResponse,
   kModels,
   kModel,
   kHealth,
@@ -58,14 +54,6 @@ constexpr std::array kRoutes = {
           Api::kAnthropic},
     Route{RouteId::kCountTokens, "POST", "/anthropic/v1/messages/count_tokens", Access::kWithKey,
           Api::kAnthropic},
-    Route{RouteId::kResponses, "POST", "/v1/responses", Access::kWithKey},
-    Route{RouteId::kResponses, "POST", "/responses", Access::kWithKey},
-    Route{RouteId::kResponse, "GET", "/v1/responses/{}", Access::kWithKey},
-    Route{RouteId::kResponse, "GET", "/responses/{}", Access::kWithKey},
-    Route{RouteId::kDeleteResponse, "DELETE", "/v1/responses/{}", Access::kWithKey},
-    Route{RouteId::kDeleteResponse, "DELETE", "/responses/{}", Access::kWithKey},
-    Route{RouteId::kPostResponse, "POST", "/v1/responses/{}", Access::kWithKey},
-    Route{RouteId::kPostResponse, "POST", "/responses/{}", Access::kWithKey},
     Route{RouteId::kModels, "GET", "/v1/models", Access::kWithKey, Api::kEither},
     Route{RouteId::kModels, "GET", "/models", Access::kWithKey, Api::kEither},
     Route{RouteId::kModels, "GET", "/beta/models", Access::kWithKey, Api::kEither},
@@ -243,14 +231,6 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
         co_await generate(exchange, record, format);
         co_return;
       }
-      case RouteId::kResponses:
-        co_return co_await responses_.create(exchange, record);
-      case RouteId::kResponse:
-        co_return co_await responses_.get(exchange, record, found.rest);
-      case RouteId::kDeleteResponse:
-        co_return co_await responses_.erase(exchange, record, found.rest);
-      case RouteId::kPostResponse:
-        co_return co_await responses_.post(exchange, record, found.rest);
       case RouteId::kRoot:
         response = json_response(R"({"service":"penstock","api":"/v1"})", record);
         break;

@@ -19,7 +19,6 @@
 #include "core/protocol/models.h"
 #include "port/http.h"
 #include "service/gateway/context.h"
-#include "service/gateway/responses.h"
 
 namespace penstock::gateway {
 
@@ -28,12 +27,7 @@ class WireFormat;
 
 class Gateway {
  public:
-  explicit Gateway(GatewayContext& context)
-      : context_(context),
-        responses_(context,
-                   [this](HttpExchange& exchange, RequestRecord& record, WireFormat& format) {
-                     return generate(exchange, record, format);
-                   }) {}
+  explicit Gateway(GatewayContext& context) : context_(context) {}
 
   // The HttpHandler of this shard.
   Task<void> handle(std::unique_ptr<HttpExchange> exchange);
@@ -45,8 +39,6 @@ class Gateway {
   void begin_drain() { draining_ = true; }
   // Ends every running answer with this error: at a drain's time limit.
   void stop_running(const Error& why);
-  // Resumes when nothing is generated in the background any more.
-  auto background_ended() { return responses_.background_ended(); }
   std::uint32_t in_flight() const { return in_flight_; }
   // Every model has a worker.
   bool ready() const;
@@ -72,7 +64,6 @@ class Gateway {
   std::uint32_t in_flight_ = 0;
   bool draining_ = false;
   std::vector<Generation*> running_;
-  ResponsesApi responses_;
 };
 
 }  // namespace penstock::gateway

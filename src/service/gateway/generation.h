@@ -50,7 +50,7 @@ class Generation {
   Task<Status> place_and_submit();
   Task<Status> wait_for_room(const PlacementRequest& wanted);
   // What the KV cache is expected to serve of the prompt.
-  KvIndexMatch match(const ModelDescription& model);
+  void match(const ModelDescription& model);
   Status check_length(const ModelDescription& model);
   Task<Status> generate();
   void begin_answer();
