@@ -17,6 +17,8 @@ namespace {
 enum class RouteId : std::uint8_t {
   kRoot,
   kChat,
+  kMessages,
+  kCountTokens,
   kModels,
   kModel,
   kHealth,
@@ -27,12 +29,15 @@ enum class RouteId : std::uint8_t {
 // An operator is who has the token of this process, which only its user can read (`penstock
 // explain` does); an API key does not help.
 enum class Access : std::uint8_t { kPublic, kWithKey, kOperator };
+// Whose shapes a route speaks; kEither is Anthropic's for clients that send its version header.
+enum class Api : std::uint8_t { kOpenAi, kAnthropic, kEither };
 
 struct Route {
   RouteId id;
   std::string_view method;   // HEAD goes wherever GET goes
   std::string_view pattern;  // a last "{}" stands for the rest of the path
   Access access;
+  Api api = Api::kOpenAi;
 };
 
 constexpr std::array kRoutes = {
@@ -42,10 +47,21 @@ constexpr std::array kRoutes = {
     Route{RouteId::kMetrics, "GET", "/metrics", Access::kWithKey},
     Route{RouteId::kChat, "POST", "/v1/chat/completions", Access::kWithKey},
     Route{RouteId::kChat, "POST", "/chat/completions", Access::kWithKey},
-    Route{RouteId::kModels, "GET", "/v1/models", Access::kWithKey},
-    Route{RouteId::kModels, "GET", "/models", Access::kWithKey},
-    Route{RouteId::kModel, "GET", "/v1/models/{}", Access::kWithKey},
-    Route{RouteId::kModel, "GET", "/models/{}", Access::kWithKey},
+    Route{RouteId::kChat, "POST", "/beta/chat/completions", Access::kWithKey},
+    Route{RouteId::kMessages, "POST", "/v1/messages", Access::kWithKey, Api::kAnthropic},
+    Route{RouteId::kMessages, "POST", "/anthropic/v1/messages", Access::kWithKey, Api::kAnthropic},
+    Route{RouteId::kCountTokens, "POST", "/v1/messages/count_tokens", Access::kWithKey,
+          Api::kAnthropic},
+    Route{RouteId::kCountTokens, "POST", "/anthropic/v1/messages/count_tokens", Access::kWithKey,
+          Api::kAnthropic},
+    Route{RouteId::kModels, "GET", "/v1/models", Access::kWithKey, Api::kEither},
+    Route{RouteId::kModels, "GET", "/models", Access::kWithKey, Api::kEither},
+    Route{RouteId::kModels, "GET", "/beta/models", Access::kWithKey, Api::kEither},
+    Route{RouteId::kModels, "GET", "/anthropic/v1/models", Access::kWithKey, Api::kAnthropic},
+    Route{RouteId::kModel, "GET", "/v1/models/{}", Access::kWithKey, Api::kEither},
+    Route{RouteId::kModel, "GET", "/models/{}", Access::kWithKey, Api::kEither},
+    Route{RouteId::kModel, "GET", "/beta/models/{}", Access::kWithKey, Api::kEither},
+    Route{RouteId::kModel, "GET", "/anthropic/v1/models/{}", Access::kWithKey, Api::kAnthropic},
     Route{RouteId::kExplain, "GET", "/admin/explain/{}", Access::kOperator},
 };
 
@@ -62,6 +78,7 @@ struct Found {
   const Route* route = nullptr;
   std::string_view rest;
   std::string_view allowed;  // the method of the last route whose path matched
+  Api api = Api::kOpenAi;    // its API
 };
 
 Found find_route(const HttpRequest& request) {
@@ -72,9 +89,17 @@ Found find_route(const HttpRequest& request) {
     const auto rest = match(route.pattern, request.path);
     if (!rest) continue;
     found.allowed = route.method;
-    if (route.method == method) return {&route, *rest, route.method};
+    found.api = route.api;
+    if (route.method == method) return {&route, *rest, route.method, route.api};
   }
   return found;
+}
+
+// The shape of what this request is answered with.
+ErrorShape shape_of(const HttpRequest& request, Api api) {
+  const bool anthropic = api == Api::kAnthropic ||
+                         (api == Api::kEither && !request.header("anthropic-version").empty());
+  return anthropic ? ErrorShape::kAnthropic : ErrorShape::kOpenAi;
 }
 
 // `prefix` is in lower case.
@@ -163,22 +188,25 @@ std::optional<HttpResponse> Gateway::refuse(const HttpRequest& request,
     const Status known = found.route->access == Access::kOperator ? check_operator(request)
                                                                   : authenticate(request, record);
     if (known) return std::nullopt;
-    HttpResponse response = error_response(known.error(), record);
+    HttpResponse response =
+        error_response(known.error(), record, shape_of(request, found.route->api));
     response.headers.push_back({"www-authenticate", "Bearer"});
     return response;
   }
   record.route = "unknown";
+  const ErrorShape shape = shape_of(request, found.allowed.empty() ? Api::kEither : found.api);
   if (!found.allowed.empty()) {
     const std::string message = fmt::format("{} takes {}, not {}", printable_name(request.path),
                                             found.allowed, request.method);
-    HttpResponse response = error_response({ErrorCode::kMethodNotAllowed, message, {}, {}}, record);
+    HttpResponse response =
+        error_response({ErrorCode::kMethodNotAllowed, message, {}, {}}, record, shape);
     response.headers.push_back({"allow", std::string(found.allowed)});
     return response;
   }
   const std::string message =
       fmt::format("there is no {} {}; the API is under /v1/ (docs/protocol/api.md)", request.method,
                   printable_name(request.path));
-  return error_response({ErrorCode::kNotFound, message, {}, {}}, record);
+  return error_response({ErrorCode::kNotFound, message, {}, {}}, record, shape);
 }
 
 Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
@@ -186,9 +214,20 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
   std::optional<HttpResponse> response = refuse(request, record);
   if (!response) {
     const Found found = find_route(request);
+    const ErrorShape shape = shape_of(request, found.api);
     switch (found.route->id) {
       case RouteId::kChat: {
         ChatFormat format;
+        co_await generate(exchange, record, format);
+        co_return;
+      }
+      case RouteId::kMessages: {
+        MessagesFormat format(protocol::MessagesCall::kAnswer);
+        co_await generate(exchange, record, format);
+        co_return;
+      }
+      case RouteId::kCountTokens: {
+        MessagesFormat format(protocol::MessagesCall::kCountTokens);
         co_await generate(exchange, record, format);
         co_return;
       }
@@ -196,10 +235,10 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
         response = json_response(R"({"service":"penstock","api":"/v1"})", record);
         break;
       case RouteId::kModels:
-        response = models(record);
+        response = models(record, shape);
         break;
       case RouteId::kModel:
-        response = model(found.rest, record);
+        response = model(found.rest, record, shape);
         break;
       case RouteId::kHealth:
         response = health(record);
@@ -288,14 +327,16 @@ HttpResponse Gateway::explain(std::string_view id, RequestRecord& record) const 
       record);
 }
 
-HttpResponse Gateway::models(RequestRecord& record) const {
+HttpResponse Gateway::models(RequestRecord& record, ErrorShape shape) const {
   std::vector<protocol::ModelCard> cards;
   for (const auto& [name, served] : context_.catalog.all_names())
     cards.push_back(card(name, *served));
-  return json_response(protocol::model_list(cards), record);
+  return json_response(shape == ErrorShape::kAnthropic ? protocol::anthropic_model_list(cards)
+                                                       : protocol::model_list(cards),
+                       record, 200, shape);
 }
 
-HttpResponse Gateway::model(std::string_view name, RequestRecord& record) const {
+HttpResponse Gateway::model(std::string_view name, RequestRecord& record, ErrorShape shape) const {
   const ServedModel* served = context_.catalog.find(name);
   if (served == nullptr) {
     return error_response({ErrorCode::kModelNotFound,
@@ -303,9 +344,12 @@ HttpResponse Gateway::model(std::string_view name, RequestRecord& record) const 
                                        printable_name(name), context_.catalog.names()),
                            "model",
                            {}},
-                          record);
+                          record, shape);
   }
-  return json_response(protocol::model_object(card(name, *served)), record);
+  const protocol::ModelCard found = card(name, *served);
+  return json_response(shape == ErrorShape::kAnthropic ? protocol::anthropic_model_object(found)
+                                                       : protocol::model_object(found),
+                       record, 200, shape);
 }
 
 protocol::ModelCard Gateway::card(std::string_view name, const ServedModel& served) const {

@@ -5,8 +5,8 @@
 // client's own if it is safe to echo), a record, and an observer call at its end, whatever the end.
 //
 // Invariants: in_flight() falls back to zero; no handler outlives its exchange.
-// Errors: answered as OpenAI error objects. Concurrency: shard thread only.
-// Source: docs/protocol/api.md.
+// Errors: answered as error objects of the API that the route belongs to. Concurrency: shard thread
+// only. Source: docs/protocol/api.md.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/protocol/errors.h"
 #include "core/protocol/models.h"
 #include "port/http.h"
 #include "service/gateway/context.h"
@@ -51,8 +52,9 @@ class Gateway {
   Status authenticate(const HttpRequest& request, RequestRecord& record) const;
   Status check_operator(const HttpRequest& request) const;
   HttpResponse explain(std::string_view id, RequestRecord& record) const;
-  HttpResponse models(RequestRecord& record) const;
-  HttpResponse model(std::string_view name, RequestRecord& record) const;
+  HttpResponse models(RequestRecord& record, protocol::ErrorShape shape) const;
+  HttpResponse model(std::string_view name, RequestRecord& record,
+                     protocol::ErrorShape shape) const;
   protocol::ModelCard card(std::string_view name, const ServedModel& served) const;
   HttpResponse health(RequestRecord& record) const;
   HttpResponse readiness(RequestRecord& record) const;

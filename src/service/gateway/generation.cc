@@ -37,6 +37,7 @@ Task<void> Generation::run() {
 Task<Status> Generation::serve() {
   CO_TRY_STATUS(admit());
   CO_TRY_STATUS(co_await encode());
+  if (format_.only_counts()) co_return co_await answer_count();
   CO_TRY_STATUS(co_await place_and_submit());
   CO_TRY_STATUS(co_await generate());
   co_return co_await end_answer();
@@ -80,10 +81,19 @@ Status Generation::admit() {
 
 Task<Status> Generation::encode() {
   CO_TRY(auto spans, model_->encoding->render(request_.conversation));
-  CO_TRY_STATUS(check_size(spans));
+  if (!format_.only_counts()) CO_TRY_STATUS(check_size(spans));
   CO_TRY(prompt_, co_await context_.encoder.encode(*model_->tokenizer, std::move(spans)));
   record_.usage.prompt_tokens = prompt_->size();
   co_return Status{};
+}
+
+// What was only counted is not used.
+Task<Status> Generation::answer_count() {
+  const std::uint64_t tokens = std::exchange(record_.usage.prompt_tokens, 0);
+  Status sent = co_await exchange_.respond(
+      json_response(format_.count_body(tokens), record_, 200, format_.error_shape()));
+  unreachable_ = !sent;
+  co_return sent;
 }
 
 // A token stands for so many bytes at most, so a text can be too long before it is encoded.
@@ -188,7 +198,8 @@ Status Generation::check_length(const ModelDescription& model) {
 }
 
 void Generation::begin_answer() {
-  writer_ = format_.make_writer(request_, {random_name(context_.rng), context_.unix_seconds()});
+  writer_ = format_.make_writer(
+      request_, {random_name(context_.rng), context_.unix_seconds(), record_.request_id});
   open_choices_ = request_.sampling.choices;
   for (std::uint32_t i = 0; i < open_choices_; ++i) {
     Choice::Options options;

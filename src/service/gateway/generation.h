@@ -45,6 +45,7 @@ class Generation {
   Task<Status> serve();
   Status admit();
   Task<Status> encode();
+  Task<Status> answer_count();
   Status check_size(const std::vector<PromptSpan>& spans) const;
   Task<Status> place_and_submit();
   Task<Status> wait_for_room(const PlacementRequest& wanted);

@@ -1,6 +1,7 @@
 #include "service/gateway/wire_format.h"
 
 #include "core/protocol/chat_response.h"
+#include "core/protocol/messages_response.h"
 
 namespace penstock::gateway {
 
@@ -23,6 +24,21 @@ std::unique_ptr<AnswerWriter> ChatFormat::make_writer(const ChatRequest& request
   chat.include_usage = request.include_usage;
   return request.stream ? protocol::make_chat_stream(chat, request.tool_choice)
                         : protocol::make_chat_collector(chat, request.tool_choice);
+}
+
+Result<ChatRequest> MessagesFormat::parse(std::string_view body, const ChatLimits& limits) {
+  return protocol::parse_messages_request(body, call_, limits);
+}
+
+std::unique_ptr<AnswerWriter> MessagesFormat::make_writer(const ChatRequest& request,
+                                                          const AnswerIdentity& answer) {
+  protocol::MessagesAnswer message{"msg_" + answer.name, request.model, answer.request_id};
+  return request.stream ? protocol::make_messages_stream(std::move(message))
+                        : protocol::make_messages_collector(std::move(message));
+}
+
+std::string MessagesFormat::count_body(std::uint64_t prompt_tokens) const {
+  return protocol::messages_token_count(prompt_tokens);
 }
 
 }  // namespace penstock::gateway

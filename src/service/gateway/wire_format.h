@@ -14,12 +14,14 @@
 #include "core/protocol/answer_writer.h"
 #include "core/protocol/chat_request.h"
 #include "core/protocol/errors.h"
+#include "core/protocol/messages_request.h"
 
 namespace penstock::gateway {
 
 struct AnswerIdentity {
   std::string name;          // 24 random hexadecimal digits; the format puts its prefix before it
   std::int64_t created = 0;  // seconds since 1970
+  std::string request_id;
 };
 
 class WireFormat {
@@ -31,6 +33,9 @@ class WireFormat {
   // The writer of a stream if request.stream, else of a whole answer.
   virtual std::unique_ptr<protocol::AnswerWriter> make_writer(const protocol::ChatRequest& request,
                                                               const AnswerIdentity& answer) = 0;
+  // The request asks for no answer, only how many tokens its prompt has; count_body() says it.
+  virtual bool only_counts() const { return false; }
+  virtual std::string count_body(std::uint64_t /*prompt_tokens*/) const { return {}; }
   // What stands before the random digits of a tool call's id.
   virtual std::string_view call_prefix() const { return "call_"; }
 };
@@ -41,6 +46,23 @@ class ChatFormat final : public WireFormat {
                                       const protocol::ChatLimits& limits) override;
   std::unique_ptr<protocol::AnswerWriter> make_writer(const protocol::ChatRequest& request,
                                                       const AnswerIdentity& answer) override;
+};
+
+class MessagesFormat final : public WireFormat {
+ public:
+  explicit MessagesFormat(protocol::MessagesCall call) : call_(call) {}
+
+  protocol::ErrorShape error_shape() const override { return protocol::ErrorShape::kAnthropic; }
+  Result<protocol::ChatRequest> parse(std::string_view body,
+                                      const protocol::ChatLimits& limits) override;
+  std::unique_ptr<protocol::AnswerWriter> make_writer(const protocol::ChatRequest& request,
+                                                      const AnswerIdentity& answer) override;
+  bool only_counts() const override { return call_ == protocol::MessagesCall::kCountTokens; }
+  std::string count_body(std::uint64_t prompt_tokens) const override;
+  std::string_view call_prefix() const override { return "toolu_"; }
+
+ private:
+  protocol::MessagesCall call_;
 };
 
 }  // namespace penstock::gateway
