@@ -28,7 +28,8 @@ constexpr float kChosen = 1000.0F;  // no penalty or bias comes near
 struct Reply {
   std::vector<std::string> when;
   std::vector<std::string> unless;
-  std::vector<TokenId> tokens;  // the end token last
+  std::vector<TokenId> tokens;            // the end token last
+  std::vector<TokenId> tokens_reasoning;  // where the prompt ends with the model's reasoning begun
   std::size_t fail_after = std::numeric_limits<std::size_t>::max();
 
   bool fits(std::string_view prompt) const {
@@ -60,19 +61,27 @@ Result<Reply> read_reply(const json::value& value, const std::string& where,
                          const Tokenizer& tokenizer, TokenId end) {
   if (!value.is_object()) return bad(where, "is no object");
   const json::object& object = value.get_object();
-  constexpr std::array<std::string_view, 4> kKeys = {"when", "unless", "say", "fail_after"};
+  constexpr std::array<std::string_view, 5> kKeys = {"when", "unless", "think", "say",
+                                                     "fail_after"};
   for (const auto& member : object) {
     if (std::ranges::find(kKeys, std::string_view(member.key())) == kKeys.end())
-      return bad(where, fmt::format("has a key \"{}\"; there are when, unless, say and fail_after",
-                                    std::string_view(member.key())));
+      return bad(where, fmt::format("has a key \"{}\"; there are {}",
+                                    std::string_view(member.key()), fmt::join(kKeys, ", ")));
   }
   Reply reply;
   TRY(reply.when, texts(object, "when", where));
   TRY(reply.unless, texts(object, "unless", where));
   const json::value* const say = object.if_contains("say");
   if (say == nullptr || !say->is_string()) return bad(where + ".say", "is missing or no text");
-  TRY_STATUS(tokenizer.encode_with_added_tokens(say->get_string(), reply.tokens));
-  reply.tokens.push_back(end);
+  TRY(const auto thoughts, texts(object, "think", where));
+  const std::string text(say->get_string());
+  for (auto& [tokens, whole] :
+       {std::pair(&reply.tokens, text),
+        std::pair(&reply.tokens_reasoning,
+                  fmt::format("{}</think>{}", fmt::join(thoughts, ""), text))}) {
+    TRY_STATUS(tokenizer.encode_with_added_tokens(whole, *tokens));
+    tokens->push_back(end);
+  }
   if (const json::value* const after = object.if_contains("fail_after")) {
     boost::system::error_code error;
     reply.fail_after = after->to_number<std::uint32_t>(error);
@@ -106,31 +115,34 @@ class Script {
 
   // Makes the script's next token the likeliest one.
   void edit(const TokenIds& prompt, std::span<const TokenId> generated, std::span<float> logits) {
-    const Reply* const reply = reply_to(prompt);
-    if (reply == nullptr) return;
-    if (generated.size() >= reply->fail_after) {
+    const Known& known = reply_to(prompt);
+    if (known.reply == nullptr) return;
+    if (generated.size() >= known.reply->fail_after) {
       std::ranges::fill(logits, std::numeric_limits<float>::quiet_NaN());
       return;
     }
-    logits[reply->tokens[std::min(generated.size(), reply->tokens.size() - 1)]] = kChosen;
+    const auto& tokens = known.reasons ? known.reply->tokens_reasoning : known.reply->tokens;
+    logits[tokens[std::min(generated.size(), tokens.size() - 1)]] = kChosen;
   }
 
  private:
-  const Reply* reply_to(const TokenIds& prompt) {
-    const auto known = std::ranges::find(lately_, prompt, &Known::prompt);
-    if (known != lately_.end()) return known->reply;
-    const std::string text = tokenizer_->decode(*prompt, Tokenizer::Special::kKeep);
-    const auto fitting =
-        std::ranges::find_if(replies_, [&](const Reply& each) { return each.fits(text); });
-    const Reply* const reply = fitting == replies_.end() ? nullptr : &*fitting;
-    lately_[next_++ % lately_.size()] = {prompt, reply};
-    return reply;
-  }
-
   struct Known {
     TokenIds prompt;  // holds it, so that no other gets its address
     const Reply* reply = nullptr;
+    bool reasons = false;
   };
+  const Known& reply_to(const TokenIds& prompt) {
+    const auto known = std::ranges::find(lately_, prompt, &Known::prompt);
+    if (known != lately_.end()) return *known;
+    const std::string text = tokenizer_->decode(*prompt, Tokenizer::Special::kKeep);
+    const auto fitting =
+        std::ranges::find_if(replies_, [&](const Reply& each) { return each.fits(text); });
+    const std::size_t end = text.find_last_not_of('\n') + 1;
+    return lately_[next_++ % lately_.size()] = {
+               prompt, fitting == replies_.end() ? nullptr : &*fitting,
+               std::string_view(text).substr(0, end).ends_with("<think>")};
+  }
+
   std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<Reply> replies_;
   std::array<Known, 256> lately_{};

@@ -7,11 +7,13 @@
 // the checkpoint folder tokenizer.json and config.json (vocab_size, eos_token_id), no weights.
 //
 // A script is a JSON file:
-//   {"replies": [{"when": "text", "unless": "text", "say": "text", "fail_after": 5}, ...]}
+//   {"replies": [{"when": "text", "unless": "text", "think": "text", "say": "text",
+//                 "fail_after": 5}, ...]}
 // The first reply counts whose `when` stands in the prompt, as the model reads it, and whose
 // `unless` does not. Both may be lists (all of `when`, any of `unless`) or be left out. `say` is
-// what the model writes, in its own form: added tokens by their spelling. After `fail_after` tokens
-// the engine fails. A prompt that no reply fits gets random tokens.
+// what the model writes, in its own form: added tokens by their spelling; `think`
+// stands before it, with `</think>`, where the prompt ends with `<think>`. After `fail_after`
+// tokens the engine fails. A prompt that no reply fits gets random tokens.
 //
 // Errors: kInvalidArgument names the reply and key at fault, kIo the file. Concurrency: the
 // engine's thread.

@@ -35,7 +35,7 @@ struct Said {
 Said ask(engine::Engine& engine, const Tokenizer& tokenizer, std::string_view prompt,
          float temperature = 0) {
   std::vector<TokenId> ids;
-  REQUIRE(tokenizer.encode(prompt, ids));
+  REQUIRE(tokenizer.encode_with_added_tokens(prompt, ids));
   EngineRequest request;
   request.id = RequestId(1);
   request.prompt = std::make_shared<const std::vector<TokenId>>(std::move(ids));
@@ -71,6 +71,16 @@ TEST_CASE("the first reply that fits the prompt is said, greedy and sampled") {
     CHECK(said.finish == FinishReason::kStop);
     CHECK(ask(**engine, *tokenizer, "tide, sun", temperature).text == "What else? ");
   }
+}
+
+TEST_CASE("where the model is to reason it reasons first") {
+  const auto tokenizer = nano_tokenizer();
+  auto engine = open(R"({"replies": [{"when": "tide", "think": "Hm.", "say": "At 6:40."},
+                                     {"say": "What?"}]})");
+  REQUIRE(engine);
+  CHECK(ask(**engine, *tokenizer, "tide").text == "At 6:40.");
+  CHECK(ask(**engine, *tokenizer, "tide<think>").text == "Hm.</think>At 6:40.");
+  CHECK(ask(**engine, *tokenizer, "<think>\n").text == "</think>What?");
 }
 
 TEST_CASE("without a reply that fits the tokens are random, and an engine may fail on purpose") {
