@@ -15,11 +15,11 @@ export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
 # Tests never reach for a core of somebody else's spinning thread.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help run build test test-clients unit asan tsan fuzz faults bench layers tidy format format-check docs clean
+.PHONY: help run build test test-sdks test-clients unit asan tsan fuzz faults bench layers tidy format format-check docs clean
 
 help:
 	@sed -n '2,3p' Makefile | cut -c2-; echo; \
-	echo "  make test-clients   the OpenAI SDK (npm)       make tidy      clang-tidy"; \
+	echo "  make test-clients   SDKs and agents (npm)      make tidy      clang-tidy"; \
 	echo "  make bench          all benches as JSON       make fuzz      fuzzers, FUZZ_SECONDS=$(FUZZ_SECONDS) each"; \
 	echo "  make asan | tsan    unit tests, sanitized     make format    clang-format in place"; \
 	echo "  make layers         include rules             make docs      generated documents"; \
@@ -66,8 +66,11 @@ faults:
 	tests/faults/pd_faults.py --binary build/release/penstock --worker-binary build/release/tests/faults/pd_worker \
 	  --minutes $(MINUTES)
 
-test-clients: build
+test-sdks: build
 	tests/clients/run.sh
+
+test-clients: test-sdks
+	tests/clients/agents/run.sh
 
 bench: build
 	tools/install_packages.sh test
