@@ -5,7 +5,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=${1:-$here/../../build/release/penstock}
 source "$here/../../tools/npm_packages.sh"
-need_npm clients "$here" openai
+need_npm clients "$here" @anthropic-ai/sdk
 folder=$(mktemp -d)
 "$binary" serve --port 0 --json --data-dir "$folder/data" --kv-memory 256MiB \
   >"$folder/ready" 2>"$folder/log" &
@@ -17,4 +17,6 @@ for _ in $(seq 300); do
   sleep 0.1
 done
 url=$(node -e 'console.log(JSON.parse(require("fs").readFileSync(process.argv[1], "utf8").split("\n")[0]).url)' "$folder/ready")
-node "$here/openai_sdk.mjs" "$url"
+for client in openai_sdk anthropic_sdk; do
+  node "$here/$client.mjs" "$url"
+done

@@ -834,7 +834,9 @@ class CommandLine(unittest.TestCase):
             self.assertEqual((code, again), (0, shown), err)
 
 
-if __name__ == "__main__":
+def main():
+    """Runs the tests of the module that was started."""
+    global BINARY
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", required=True)
     known, rest = parser.parse_known_args()
@@ -842,3 +844,7 @@ if __name__ == "__main__":
     if not os.path.exists(os.path.join(ROOT, "models", "nano", "model.safetensors")):
         sys.exit("e2e: models/nano/model.safetensors is missing, though it is part of the repository")
     unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+
+
+if __name__ == "__main__":
+    main()
