@@ -140,6 +140,18 @@ constexpr std::array kTable = {
         "penstock simulate trace.jsonl --find-load --policy least-requests\n"
         "penstock simulate --workload agents --change 300s=fail:prefill:0\n"
         "penstock simulate trace.jsonl --suite balance --json\n"},
+    CommandInfo{
+        Command::kPlan, "plan", "Measure", "[TRACE]", 1,
+        "How many GPUs a load needs, and what else",
+        "Finds the fewest prefill and decode ranks that serve a trace or a made-up workload at a "
+        "service level: a closed form first (uncached tokens, Little's law), then the simulator, "
+        "and both are printed. Also the width of expert parallel groups and their redundant "
+        "slots, KV store, interconnect and cost, and how all of it changes with the load, the "
+        "hits and the level.",
+        "penstock plan trace.jsonl --load 30\n"
+        "penstock plan --workload agents --rate 20 --gpu-price 2.5\n"
+        "penstock plan trace.jsonl --first-token 1s --token-gap 30ms --cache-ttl 1h --json\n"
+        "penstock plan --profile profiles/embedded-nano.json --workload chat --rate 2\n"},
 };
 
 }  // namespace

@@ -23,6 +23,7 @@ enum class Command : std::uint8_t {
   kProfile,
   kExplain,
   kSimulate,
+  kPlan,
 };
 
 // A set of commands, for the rows of the option table.

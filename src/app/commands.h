@@ -27,6 +27,7 @@ Result<int> run_kvd(const Options& options);
 
 Result<int> run_kv(const Options& options);
 Result<int> run_simulate(const Options& options);
+Result<int> run_plan(const Options& options);
 Result<int> run_experts(const Options& options);
 Result<int> run_explain(const Options& options);
 Result<int> run_chat(const Options& options);

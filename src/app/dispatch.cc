@@ -40,6 +40,8 @@ Result<int> run_command(Command command, const Options& options) {
       return run_kv(options);
     case Command::kSimulate:
       return run_simulate(options);
+    case Command::kPlan:
+      return run_plan(options);
     case Command::kExperts:
       return run_experts(options);
     case Command::kProfile:

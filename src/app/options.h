@@ -188,6 +188,18 @@ struct Options {
   Duration sim_warmup{};
   std::uint32_t sim_seed = 0;
   std::string sim_html;
+  Duration sim_first_token{};  // the service level
+  double sim_first_token_ratio = 0;
+  Duration sim_token_gap{};
+  double sim_missed_share = 0;
+  std::uint32_t sim_jobs = 0;  // threads of a suite; 0: all cores
+  std::string sim_only;        // parts of a suite, by commas; empty: all
+
+  // The planner of deployments, which takes the simulator's options too.
+  double plan_gpu_price = 0;  // an hour
+  std::uint32_t plan_experts = 0;
+  double plan_expert_skew = 0;
+  std::string plan_expert_loads;  // file; empty: made up
 };
 
 }  // namespace penstock

@@ -1,22 +1,19 @@
 // `penstock simulate`: a trace or a made-up workload through the routing policies in virtual time.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/json/object.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
-#include <filesystem>
+#include <functional>
 #include <optional>
+#include <thread>
 
 #include "app/commands.h"
 #include "app/console.h"
-#include "app/environment.h"
-#include "app/suggest.h"
+#include "app/simulate_inputs.h"
 #include "app/text_layout.h"
-#include "app/values.h"
-#include "core/routing/profile.h"
-#include "evaluate/generate.h"
 #include "io/files/files.h"
 #include "sim/html_report.h"
 #include "sim/suite.h"
@@ -25,121 +22,6 @@ namespace penstock {
 namespace {
 
 namespace json = boost::json;
-namespace fs = std::filesystem;
-
-constexpr Bytes kTraceFileMax{std::int64_t{4} << 30};
-constexpr Bytes kProfileFileMax{1 << 20};
-constexpr std::string_view kDefaultProfile = "profiles/v41-flash-64p-64d.json";
-
-// Beside the program, or in the source tree above its build folder.
-std::string bundled_profile() {
-  const Environment environment = read_environment();
-  std::error_code error;
-  for (fs::path folder = fs::path(environment.executable).parent_path();;
-       folder = folder.parent_path()) {
-    if (fs::exists(folder / kDefaultProfile, error)) return (folder / kDefaultProfile).string();
-    if (!folder.has_relative_path()) return std::string(kDefaultProfile);
-  }
-}
-
-Result<routing::Profile> load_profile(const Options& o) {
-  const std::string path = o.sim_profile.empty() ? bundled_profile() : o.sim_profile;
-  TRY(const auto text, read_file(path, kProfileFileMax));
-  auto profile = routing::parse_profile(text);
-  if (!profile) return std::unexpected(std::move(profile).error().within(path));
-  if (o.sim_ranks > 0) {
-    const auto ranks = static_cast<std::int64_t>(o.sim_ranks);
-    for (routing::PoolProfile* pool : {&profile->prefill_pool, &profile->decode_pool}) {
-      pool->ranks = ranks;
-      pool->group_ranks = std::min(pool->group_ranks, ranks);
-      pool->host_ranks = std::min(pool->host_ranks, ranks);
-    }
-  }
-  profile->costs.step.base *= o.sim_scale_d;
-  profile->costs.step.per_kv_token *= o.sim_scale_f;
-  TRY_STATUS(routing::validate(*profile));
-  return profile;
-}
-
-Result<evaluate::Trace> load_trace(const Options& o, Duration duration) {
-  if (o.words.empty())
-    return evaluate::generate(o.sim_workload, {.requests_per_second = o.sim_rate,
-                                               .seconds = routing::to_seconds(duration),
-                                               .seed = o.sim_seed});
-  TRY(const auto text, read_file(o.words[0], kTraceFileMax));
-  auto trace = evaluate::read_trace(text);
-  if (!trace) return std::unexpected(std::move(trace).error().within(o.words[0]));
-  if (trace->requests.empty())
-    return fail(ErrorCode::kInvalidArgument, fmt::format("{} holds no requests", o.words[0]));
-  return trace;
-}
-
-// TIME=KIND:POOL:ENGINE, as in 300s=fail:prefill:0.
-Result<sim::EngineChange> parse_change(const Assignment& given) {
-  const auto wrong = [&] {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("\"{}={}\": TIME=fail|drain|join:prefill|decode:ENGINE is expected, as "
-                            "in 300s=fail:prefill:0",
-                            given.name, given.value),
-                "change");
-  };
-  const auto at = parse_duration(given.name);
-  const std::size_t first = given.value.find(':');
-  const std::size_t second = first == std::string::npos ? first : given.value.find(':', first + 1);
-  if (!at || second == std::string::npos) return wrong();
-  const auto kind = std::string_view(given.value).substr(0, first);
-  const auto pool = std::string_view(given.value).substr(first + 1, second - first - 1);
-  const auto engine = parse_count(std::string_view(given.value).substr(second + 1));
-  if (!engine || *engine < 0 || (pool != "prefill" && pool != "decode")) return wrong();
-  sim::EngineChange change{.at = *at,
-                           .pool = pool == "prefill" ? sim::Pool::kPrefill : sim::Pool::kDecode,
-                           .engine = static_cast<std::size_t>(*engine)};
-  if (kind == "fail")
-    change.kind = sim::ChangeKind::kFail;
-  else if (kind == "drain")
-    change.kind = sim::ChangeKind::kDrain;
-  else if (kind == "join")
-    change.kind = sim::ChangeKind::kJoin;
-  else
-    return wrong();
-  return change;
-}
-
-Status known_policy(const std::string& name) {
-  std::vector<std::string_view> known(routing::policy_names().begin(),
-                                      routing::policy_names().end());
-  known.insert(known.begin(), "default");
-  if (std::ranges::find(known, name) != known.end()) return {};
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("unknown policy {}{}; there are {}", name, did_you_mean(name, known),
-                          fmt::join(known, ", ")),
-              "policy");
-}
-
-Result<sim::ClusterOptions> cluster_options(const Options& o) {
-  sim::ClusterOptions c;
-  TRY_STATUS(known_policy(o.sim_policy));
-  c.prefill_policy = o.sim_policy;
-  c.decode_policy = o.sim_decode_policy.empty() ? o.sim_policy : o.sim_decode_policy;
-  TRY_STATUS(known_policy(c.decode_policy));
-  c.front.on = o.sim_queue == "on";
-  c.cache_scope = o.sim_cache == "engine" ? sim::CacheScope::kEngine : sim::CacheScope::kCluster;
-  c.cache_blocks = o.sim_cache_blocks;
-  c.cache_ttl = o.sim_cache_ttl;
-  c.gateways = o.sim_gateways;
-  c.report_lag = o.sim_report_lag;
-  c.report_loss = o.sim_report_loss;
-  c.event_lag = o.sim_event_lag;
-  c.event_loss = o.sim_event_loss;
-  c.zones = o.sim_zones;
-  for (const Assignment& given : o.sim_changes) {
-    TRY(const auto change, parse_change(given));
-    c.changes.push_back(change);
-  }
-  c.warmup = o.sim_warmup;
-  c.seed = o.sim_seed;
-  return c;
-}
 
 std::string percent(double share) {
   return fmt::format("{:.2f} %", 100 * share);
@@ -182,33 +64,79 @@ std::string suite_table(const sim::SuiteResult& r) {
          fmt::format("{:.3f}", p.efficiency), fmt::format("{:.3f}", p.vs_offline_benchmark),
          fmt::format("{:.2f} s", p.report.ttft.quantile(0.5)),
          fmt::format("{:.2f} s", p.report.ttft.quantile(0.99)), percent(p.report.hit_rate())});
+  std::string more;
+  if (!r.variants.empty()) {
+    std::vector<std::vector<std::string>> variants = {
+        {"default, and", "copies", "efficiency", "vs offline", "p50", "p99", "hits"}};
+    for (const sim::PolicyResult& p : r.variants)
+      variants.push_back(
+          {p.policy, fmt::format("{:.2f}", p.copies), fmt::format("{:.3f}", p.efficiency),
+           fmt::format("{:.3f}", p.vs_offline_benchmark),
+           fmt::format("{:.2f} s", p.report.ttft.quantile(0.5)),
+           fmt::format("{:.2f} s", p.report.ttft.quantile(0.99)), percent(p.report.hit_rate())});
+    more += table(variants, {false, true, true, true, true, true, true});
+  }
+  if (r.affinity)
+    more += fmt::format(
+        "at {:.2f} copies hits and most over mean of prefill: default {} {:.2f}, prefix affinity "
+        "{} "
+        "{:.2f}, with engines' own caches {} {:.2f}\n",
+        r.affinity->copies, percent(r.affinity->balancer.hit_rate()),
+        r.affinity->balancer.prefill_quota.mean(), percent(r.affinity->affinity.hit_rate()),
+        r.affinity->affinity.prefill_quota.mean(),
+        percent(r.affinity->affinity_engine_caches.hit_rate()),
+        r.affinity->affinity_engine_caches.prefill_quota.mean());
+  if (r.long_prompt)
+    more += fmt::format(
+        "one prompt of 256K among short ones: their first tokens' p99 {:.3f} s, without it {:.3f} "
+        "s, "
+        "{:.3f} of that\n",
+        r.long_prompt->p99_with, r.long_prompt->p99_without, r.long_prompt->ratio());
   return fmt::format(
       "bound {:.2f} copies ({:.1f} requests a second), best clairvoyant schedule {:.2f}, "
-      "steady-state offline benchmark {:.2f}\n{}digest {:016x}\n",
+      "steady-state offline benchmark {:.2f}\n{}{}digest {:016x}\n",
       r.bound_copies, r.bound_requests_per_second, r.clairvoyant_copies, r.benchmark.copies,
-      table(rows, {false, false, true, true, true, true, true, true, true}), r.digest);
+      r.policies.empty() ? ""
+                         : table(rows, {false, false, true, true, true, true, true, true, true}),
+      more, r.digest);
 }
 
-sim::LoadPlan load_plan(const Options& o) {
-  sim::LoadPlan plan;
-  plan.warmup = o.sim_warmup;
-  plan.duration = o.sim_warmup + o.sim_seconds;
-  plan.seed = o.sim_seed;
-  plan.tolerance = o.sim_tolerance;
-  if (is_terminal(stderr))
-    plan.progress = [](std::string_view what, double copies) {
-      fmt::print(stderr, "\r\033[Ksimulate: {} at {:.2f} copies", what, copies);
-    };
-  return plan;
+std::vector<std::string> names_in(std::string_view list) {
+  std::vector<std::string> names;
+  while (!list.empty()) {
+    const auto name = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), name.size() + 1));
+    if (!name.empty()) names.emplace_back(name);
+  }
+  return names;
 }
 
-void end_progress(const sim::LoadPlan& plan) {
-  if (plan.progress) fmt::print(stderr, "\r\033[K");
+// On so many threads, each taking the next piece that nobody has.
+void run_all(const std::vector<std::function<void()>>& work, std::size_t threads) {
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::jthread> running;
+  for (std::size_t t = 0; t < std::min(threads, work.size()); ++t)
+    running.emplace_back([&] {
+      for (std::size_t i = next++; i < work.size(); i = next++)
+        work[i]();
+    });
 }
 
 Result<int> run_suite(const Options& o, const routing::Profile& profile,
                       const evaluate::Trace& trace, const sim::ClusterOptions& cluster) {
-  const sim::SuiteOptions suite{.plan = load_plan(o), .base = cluster};
+  const std::size_t threads =
+      o.sim_jobs > 0 ? o.sim_jobs : std::max(1U, std::thread::hardware_concurrency());
+  const sim::SuiteOptions suite{.plan = simulated_load(o),
+                                .base = cluster,
+                                .with_variants = !o.sim_quick || !o.sim_only.empty(),
+                                .only = names_in(o.sim_only),
+                                .run_all = [threads](const auto& work) { run_all(work, threads); },
+                                .done =
+                                    [](std::string_view part, double efficiency) {
+                                      fmt::print(stderr, "{}{}: {:.3f} of the bound\n",
+                                                 is_terminal(stderr) ? "\r\033[K" : "", part,
+                                                 efficiency);
+                                    }};
   auto result = sim::run_balance_suite(profile, trace, suite);
   end_progress(suite.plan);
   if (!result) return std::unexpected(std::move(result).error());
@@ -228,10 +156,10 @@ Options quickly(Options o) {
 
 Result<int> run_simulate(const Options& options) {
   const Options o = options.sim_quick ? quickly(options) : options;
-  TRY(const auto profile, load_profile(o));
-  const sim::LoadPlan plan = load_plan(o);
-  TRY(const auto trace, load_trace(o, plan.duration));
-  TRY(auto cluster, cluster_options(o));
+  TRY(const auto profile, simulated_profile(o));
+  const sim::LoadPlan plan = simulated_load(o);
+  TRY(const auto trace, simulated_trace(o, plan.duration));
+  TRY(auto cluster, simulated_cluster(o));
   if (!o.sim_suite.empty()) return run_suite(o, profile, trace, cluster);
   double copies = o.sim_load;
   json::object found;

@@ -3,15 +3,20 @@
 #include <algorithm>
 #include <bit>
 #include <boost/json.hpp>
+#include <iterator>
+#include <unordered_set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "evaluate/generate.h"
 #include "sim/event_queue.h"
 
 namespace penstock::sim {
 namespace {
 
 namespace json = boost::json;
+using routing::Profile;
 
 struct Setting {
   bool queue;
@@ -55,31 +60,72 @@ json::object print(const PolicyResult& p) {
           {"token_gap_p99_seconds", p.report.gaps.quantile(0.99)},
           {"hit_rate", p.report.hit_rate()},
           {"prefill_busy", p.report.prefill_busy},
+          {"prefill_balance", p.report.prefill_quota.mean()},
+          {"bound_copies", p.bound_copies},
           {"decode_requests_balance", p.report.decode_requests.mean()},
           {"decode_kv_balance", p.report.decode_kv.mean()},
           {"digest", fmt::format("{:016x}", p.report.digest)}};
 }
 
-Result<PolicyResult> measure(const routing::Profile& profile, const evaluate::Trace& trace,
-                             const SuiteOptions& options, const std::string& policy,
-                             const SuiteResult& so_far) {
-  PolicyResult result;
-  result.policy = policy;
-  const LoadPlan sweep = shorter(options.plan);
-  Setting best{};
-  double best_load = -1;
-  for (const Setting& setting : kSweep) {
-    TRY(const double load, policy_load(profile, trace, sweep, with(options.base, policy, setting),
-                                       so_far.bound_copies));
-    if (!setting.queue) result.copies_alone = load;
-    if (load <= best_load) continue;
-    best_load = load;
-    best = setting;
-  }
-  result.queue = best.queue;
-  result.ahead_steps = best.ahead_steps;
-  ClusterOptions chosen = with(options.base, policy, best);
-  TRY(result.copies, policy_load(profile, trace, options.plan, chosen, so_far.bound_copies));
+struct Conditions {
+  Profile profile;
+  ClusterOptions cluster;
+  std::size_t distinct_blocks;  // of the load at the bound
+};
+struct Variant {
+  std::string_view name;
+  void (*apply)(Conditions&);
+  bool other_bound = false;
+};
+
+template <int kPercent>
+void small_cache(Conditions& c) {
+  c.cluster.cache_blocks = std::max<std::size_t>(1, c.distinct_blocks * kPercent / 100);
+}
+template <int kMs>
+void late(Conditions& c) {
+  c.cluster.report_lag = c.cluster.event_lag = std::chrono::milliseconds(kMs);
+}
+template <int kGateways>
+void several(Conditions& c) {
+  c.cluster.gateways = kGateways;
+}
+
+constexpr Variant kVariants[] = {
+    {"step-base-x2", [](Conditions& c) { c.profile.costs.step.base *= 2; }, true},
+    {"step-kv-x2", [](Conditions& c) { c.profile.costs.step.per_kv_token *= 2; }, true},
+    {"cache-10%", small_cache<10>},
+    {"cache-25%", small_cache<25>},
+    {"cache-100%", small_cache<100>},
+    {"lag-0ms", late<0>},
+    {"lag-50ms", late<50>},
+    {"lag-500ms", late<500>},
+    {"loss-1%", [](Conditions& c) { c.cluster.report_loss = c.cluster.event_loss = 0.01; }},
+    {"gateways-1", several<1>},
+    {"gateways-4", several<4>},
+    {"gateways-16", several<16>},
+    {"engine-caches", [](Conditions& c) { c.cluster.cache_scope = CacheScope::kEngine; }},
+};
+
+struct Yardstick {
+  double bound_copies = 0;
+  OfflineBenchmark benchmark;
+};
+
+Result<Yardstick> yardstick(const Profile& profile, const evaluate::Trace& trace,
+                            const SuiteOptions& options) {
+  Yardstick y;
+  TRY(y.bound_copies, bound_of(profile, trace, options.plan, {.slo = options.base.slo}));
+  y.benchmark = offline_benchmark(profile, trace, options.plan, options.base.slo, y.bound_copies);
+  return y;
+}
+
+// Its highest load on the whole run, and the run at that load.
+Status judge(const Profile& profile, const evaluate::Trace& trace, const SuiteOptions& options,
+             ClusterOptions chosen, const Yardstick& against, PolicyResult& result) {
+  result.queue = chosen.front.on;
+  result.ahead_steps = chosen.front.on ? chosen.front.ahead_steps : 0;
+  TRY(result.copies, policy_load(profile, trace, options.plan, chosen, against.bound_copies));
   chosen.warmup = options.plan.warmup;
   chosen.seed = options.plan.seed;
   const auto arrivals = arrivals_of(trace, options.plan, result.copies);
@@ -90,21 +136,143 @@ Result<PolicyResult> measure(const routing::Profile& profile, const evaluate::Tr
             ? static_cast<double>(result.report.arrivals) / result.report.measured_seconds
             : 0;
   }
-  result.efficiency = so_far.bound_copies > 0 ? result.copies / so_far.bound_copies : 0;
+  result.bound_copies = against.bound_copies;
+  result.efficiency = against.bound_copies > 0 ? result.copies / against.bound_copies : 0;
   result.vs_offline_benchmark =
-      so_far.benchmark.copies > 0 ? result.copies / so_far.benchmark.copies : 0;
-  return result;
+      against.benchmark.copies > 0 ? result.copies / against.benchmark.copies : 0;
+  if (options.done) options.done(result.policy, result.efficiency);
+  return {};
+}
+
+Status measure(const Profile& profile, const evaluate::Trace& trace, const SuiteOptions& options,
+               const Yardstick& against, PolicyResult& result) {
+  const LoadPlan sweep = shorter(options.plan);
+  Setting best{};
+  double best_load = -1;
+  for (const Setting& setting : kSweep) {
+    TRY(const double load,
+        policy_load(profile, trace, sweep, with(options.base, result.policy, setting),
+                    against.bound_copies));
+    if (!setting.queue) result.copies_alone = load;
+    if (load <= best_load) continue;
+    best_load = load;
+    best = setting;
+  }
+  return judge(profile, trace, options, with(options.base, result.policy, best), against, result);
+}
+
+Status measure_variant(const Profile& profile, const evaluate::Trace& trace,
+                       const SuiteOptions& options, const Variant& variant,
+                       std::size_t distinct_blocks, Yardstick against, PolicyResult& result) {
+  Conditions conditions{profile, options.base, distinct_blocks};
+  variant.apply(conditions);
+  if (variant.other_bound) {
+    TRY(against, yardstick(conditions.profile, trace, options));
+  }
+  return judge(conditions.profile, trace, options, conditions.cluster, against, result);
+}
+
+Status affinity_scene(const Profile& profile, const evaluate::Trace& trace,
+                      const SuiteOptions& options, AffinityScene& scene) {
+  const auto arrivals = arrivals_of(trace, options.plan, scene.copies);
+  const auto run = [&](const std::string& policy, CacheScope scope) {
+    ClusterOptions cluster = options.base;
+    cluster.prefill_policy = policy;
+    cluster.cache_scope = scope;
+    cluster.warmup = options.plan.warmup;
+    cluster.seed = options.plan.seed;
+    return simulate(profile, trace, arrivals, cluster);
+  };
+  TRY(scene.balancer, run("default", CacheScope::kCluster));
+  TRY(scene.affinity, run("prefix-affinity", CacheScope::kCluster));
+  TRY(scene.affinity_engine_caches, run("prefix-affinity", CacheScope::kEngine));
+  return {};
+}
+
+std::size_t distinct_blocks_of(const evaluate::Trace& trace,
+                               const std::vector<evaluate::Arrival>& arrivals) {
+  std::unordered_set<std::uint64_t> blocks;
+  for (const evaluate::Arrival& arrival : arrivals)
+    for (const std::uint64_t block : trace.blocks_of(trace.requests[arrival.request]))
+      blocks.insert(evaluate::block_in_copy(block, arrival.copy));
+  return blocks.size();
+}
+
+// Names of all parts, or those of `only`.
+Result<std::vector<std::string>> parts_of(const SuiteOptions& options) {
+  std::vector<std::string> all{"default"};
+  for (const auto name : routing::policy_names())
+    if (options.policies.empty() ||
+        std::ranges::find(options.policies, name) != options.policies.end())
+      all.emplace_back(name);
+  if (options.with_variants) {
+    for (const Variant& variant : kVariants)
+      all.emplace_back(variant.name);
+    all.emplace_back(kAffinityScene);
+    all.emplace_back(kLongPromptScene);
+  }
+  for (const std::string& name : options.only)
+    if (std::ranges::find(all, name) == all.end())
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("the suite has no part {}; there are {}", name, fmt::join(all, ", ")),
+                  "only");
+  if (!options.only.empty())
+    std::erase_if(all, [&](const std::string& name) {
+      return std::ranges::find(options.only, name) == options.only.end();
+    });
+  return all;
+}
+
+json::object print(const Report& r) {
+  return {{"policy", r.prefill_policy},
+          {"hit_rate", r.hit_rate()},
+          {"prefill_balance", r.prefill_quota.mean()},
+          {"served_in_time", r.served_share()},
+          {"ttft_p50_seconds", r.ttft.quantile(0.5)},
+          {"ttft_p99_seconds", r.ttft.quantile(0.99)}};
 }
 
 }  // namespace
 
-Result<SuiteResult> run_balance_suite(const routing::Profile& profile, const evaluate::Trace& trace,
+std::vector<std::string_view> suite_variants() {
+  std::vector<std::string_view> names;
+  for (const Variant& variant : kVariants)
+    names.push_back(variant.name);
+  return names;
+}
+
+Result<LongPromptScene> long_prompt_scene(const Profile& profile, std::uint64_t seed) {
+  constexpr std::int64_t kLongAtUs = 25'000'000;
+  constexpr double kBusy = 0.7;
+  LoadPlan plan{.duration = std::chrono::seconds(40),
+                .warmup = std::chrono::microseconds(kLongAtUs),
+                .seed = seed};
+  TRY(auto trace,
+      evaluate::generate("poisson", {.requests_per_second = 20, .seconds = 120, .seed = seed}));
+  const OfflineBenchmark all = offline_benchmark(profile, trace, plan, {}, 1);
+  auto arrivals = arrivals_of(trace, plan, kBusy * all.copies);
+  const ClusterOptions options{.warmup = plan.warmup, .seed = seed};
+  LongPromptScene scene;
+  TRY(const Report without, simulate(profile, trace, arrivals, options));
+  trace.requests.push_back({.prompt_tokens = 262'144, .output_tokens = 100});
+  const evaluate::Arrival long_one{kLongAtUs, static_cast<std::uint32_t>(trace.requests.size() - 1),
+                                   0};
+  arrivals.insert(std::ranges::lower_bound(arrivals, kLongAtUs, {}, &evaluate::Arrival::at_us),
+                  long_one);
+  TRY(const Report with, simulate(profile, trace, arrivals, options));
+  scene.p99_without = without.ttft.quantile(0.99);
+  scene.p99_with = with.ttft.quantile(0.99);
+  return scene;
+}
+
+Result<SuiteResult> run_balance_suite(const Profile& profile, const evaluate::Trace& trace,
                                       const SuiteOptions& options) {
   TRY_STATUS(routing::validate(profile));
+  TRY(const auto parts, parts_of(options));
   SuiteResult result;
-  TRY(result.bound_copies, bound_of(profile, trace, options.plan, {.slo = options.base.slo}));
-  result.benchmark =
-      offline_benchmark(profile, trace, options.plan, options.base.slo, result.bound_copies);
+  TRY(const Yardstick against, yardstick(profile, trace, options));
+  result.bound_copies = against.bound_copies;
+  result.benchmark = against.benchmark;
   const auto arrivals = arrivals_of(trace, options.plan, result.bound_copies);
   const BoundLoad load =
       bound_load(profile, trace, arrivals, options.plan.warmup, options.base.slo);
@@ -112,23 +280,70 @@ Result<SuiteResult> run_balance_suite(const routing::Profile& profile, const eva
   result.bound_requests_per_second =
       static_cast<double>(load.requests.size()) /
       routing::to_seconds(options.plan.duration - options.plan.warmup);
-  if (options.with_clairvoyant) {
-    TRY(result.clairvoyant_copies,
-        clairvoyant_load(profile, trace, options.plan, options.base.slo, result.bound_copies));
+  const std::size_t distinct =
+      options.with_variants ? distinct_blocks_of(trace, arrivals) : std::size_t{0};
+
+  // Every part writes its own result; which come first depends on `run_all` only.
+  std::vector<std::function<void()>> work;
+  std::vector<Status> outcomes(parts.size() + 1);
+  result.policies.reserve(parts.size());
+  result.variants.reserve(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string& name = parts[i];
+    const auto* variant = std::ranges::find(kVariants, name, &Variant::name);
+    Status& outcome = outcomes[i];
+    if (variant != std::end(kVariants)) {
+      PolicyResult& into = result.variants.emplace_back();
+      into.policy = name;
+      work.push_back([&, variant] {
+        outcome = measure_variant(profile, trace, options, *variant, distinct, against, into);
+      });
+    } else if (name == kAffinityScene) {
+      result.affinity.emplace().copies = 0.7 * result.bound_copies;
+      work.push_back([&] { outcome = affinity_scene(profile, trace, options, *result.affinity); });
+    } else if (name == kLongPromptScene) {
+      work.push_back([&] {
+        auto scene = long_prompt_scene(profile, options.plan.seed);
+        if (scene)
+          result.long_prompt = *scene;
+        else
+          outcome = std::unexpected(std::move(scene).error());
+      });
+    } else {
+      PolicyResult& into = result.policies.emplace_back();
+      into.policy = name;
+      work.push_back([&] { outcome = measure(profile, trace, options, against, into); });
+    }
   }
-  std::vector<std::string> names = options.policies;
-  if (names.empty())
-    for (const auto name : routing::policy_names())
-      names.emplace_back(name);
-  names.insert(names.begin(), "default");
+  if (options.with_clairvoyant && options.only.empty())
+    work.push_back([&] {
+      auto best =
+          clairvoyant_load(profile, trace, options.plan, options.base.slo, result.bound_copies);
+      if (best)
+        result.clairvoyant_copies = *best;
+      else
+        outcomes.back() = std::unexpected(std::move(best).error());
+    });
+  if (options.run_all)
+    options.run_all(work);
+  else
+    for (const auto& piece : work)
+      piece();
+  for (Status& outcome : outcomes)
+    TRY_STATUS(std::move(outcome));
+
   Digest digest;
   digest.add(std::bit_cast<std::uint64_t>(result.bound_copies));
-  for (const std::string& name : names) {
-    TRY(PolicyResult policy, measure(profile, trace, options, name, result));
-    digest.add(std::bit_cast<std::uint64_t>(policy.copies));
-    digest.add(policy.report.digest);
-    result.policies.push_back(std::move(policy));
-  }
+  for (const auto* list : {&result.policies, &result.variants})
+    for (const PolicyResult& part : *list) {
+      digest.add(std::bit_cast<std::uint64_t>(part.copies));
+      digest.add(part.report.digest);
+    }
+  if (result.affinity)
+    for (const Report* report : {&result.affinity->balancer, &result.affinity->affinity,
+                                 &result.affinity->affinity_engine_caches})
+      digest.add(report->digest);
+  if (result.long_prompt) digest.add(std::bit_cast<std::uint64_t>(result.long_prompt->p99_with));
   result.digest = digest.value();
   return result;
 }
@@ -137,7 +352,7 @@ std::string to_json(const SuiteResult& r) {
   json::array policies;
   for (const PolicyResult& p : r.policies)
     policies.push_back(print(p));
-  const json::object object{
+  json::object object{
       {"suite", "balance"},
       {"bound", json::object{{"copies", r.bound_copies},
                              {"requests_per_second", r.bound_requests_per_second},
@@ -149,9 +364,28 @@ std::string to_json(const SuiteResult& r) {
       {"offline_benchmark", json::object{{"copies", r.benchmark.copies},
                                          {"prefill_copies", r.benchmark.prefill_copies},
                                          {"decode_copies", r.benchmark.decode_copies}}},
-      {"default", r.policies.empty() ? json::object{} : print(r.policies.front())},
+      {"default", r.policies.empty() || r.policies.front().policy != "default"
+                      ? json::object{}
+                      : print(r.policies.front())},
       {"policies", policies},
       {"digest", fmt::format("{:016x}", r.digest)}};
+  if (!r.variants.empty()) {
+    json::array variants;
+    for (const PolicyResult& p : r.variants)
+      variants.push_back(print(p));
+    object["variants"] = std::move(variants);
+  }
+  if (r.affinity)
+    object["affinity"] =
+        json::object{{"copies", r.affinity->copies},
+                     {"default", print(r.affinity->balancer)},
+                     {"prefix_affinity", print(r.affinity->affinity)},
+                     {"prefix_affinity_engine_caches", print(r.affinity->affinity_engine_caches)}};
+  if (r.long_prompt)
+    object["long_prompt"] =
+        json::object{{"short_ttft_p99_seconds", r.long_prompt->p99_with},
+                     {"short_ttft_p99_seconds_without", r.long_prompt->p99_without},
+                     {"ratio", r.long_prompt->ratio()}};
   return json::serialize(object);
 }
 

@@ -2,13 +2,21 @@
 // offline bound.
 //
 // Every policy is tuned by the same sweep (with and without the queue in front, how far ahead
-// ranks are filled) on a shorter run; its highest load is then found on the whole one. The digest
-// folds in the loads and the event digests of the last runs.
+// ranks are filled) on a shorter run; its highest load is then found on the whole one. Variants are
+// the default as it ships under other conditions (suite_variants()): costlier steps, small caches,
+// late or lost reports, several gateways, caches of engines instead of the cluster's. Beside them
+// stand two scenes: what affinity gains where any rank can use any prefix, and one long prompt
+// among short ones. The digest folds in the loads and the event digests of the last runs.
 //
-// Units: copies of the trace. Concurrency: one thread.
+// Units: copies of the trace. Concurrency: parts are independent of each other; `run_all` decides
+// how many at a time, the result is the same. `plan.progress` and `done` are called from all of
+// them.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/efficiency.h"
@@ -19,20 +27,49 @@ struct SuiteOptions {
   LoadPlan plan;
   ClusterOptions base;  // cache, gateways, lag and so on, for all policies
   bool with_clairvoyant = true;
+  bool with_variants = false;              // and scenes
   std::vector<std::string> policies = {};  // beside the default; empty: all
+  // Only these policies, variants and scenes; empty: all. kInvalidArgument for unknown ones.
+  std::vector<std::string> only = {};
+  // Runs all pieces of work, in any order; empty: one after the other.
+  std::function<void(const std::vector<std::function<void()>>&)> run_all = {};
+  std::function<void(std::string_view part, double efficiency)> done = {};
 };
 
+std::vector<std::string_view> suite_variants();
+inline constexpr std::string_view kAffinityScene = "affinity";
+inline constexpr std::string_view kLongPromptScene = "long-prompt";
+
 struct PolicyResult {
-  std::string policy;
+  std::string policy;      // or the variant
   bool queue = false;      // with the queue in front
   double ahead_steps = 0;  // when there is one
   double copies = 0;
-  double copies_alone = 0;  // without the queue, on the shorter run
+  double copies_alone = 0;  // without the queue, on the shorter run; not of variants
+  double bound_copies = 0;
   double efficiency = 0;
   double vs_offline_benchmark = 0;
   double requests_per_second = 0;
   Report report;  // of the run at that load
 };
+
+// One load, three ways: the default with the cluster's cache, prefix affinity with it, and prefix
+// affinity with a cache of its own in each engine.
+struct AffinityScene {
+  double copies = 0;
+  Report balancer;
+  Report affinity;
+  Report affinity_engine_caches;
+};
+
+// A prompt of 256K tokens among short ones that keep prefill ranks busy for 70 % of their time: the
+// short ones' first tokens within 15 s of it, and the same without it.
+struct LongPromptScene {
+  double p99_with = 0;
+  double p99_without = 0;
+  double ratio() const { return p99_without > 0 ? p99_with / p99_without : 0; }
+};
+Result<LongPromptScene> long_prompt_scene(const routing::Profile& profile, std::uint64_t seed);
 
 struct SuiteResult {
   double bound_copies = 0;
@@ -41,6 +78,9 @@ struct SuiteResult {
   OfflineBenchmark benchmark;
   double clairvoyant_copies = 0;
   std::vector<PolicyResult> policies;  // the default first
+  std::vector<PolicyResult> variants;
+  std::optional<AffinityScene> affinity;
+  std::optional<LongPromptScene> long_prompt;
   std::uint64_t digest = 0;
 };
 
