@@ -1,4 +1,5 @@
 #include "base/hash.h"
+#include "base/sha256.h"
 
 #include <doctest/doctest.h>
 
@@ -22,6 +23,12 @@ TEST_CASE("the keyed hash depends on secret, content and framing") {
   a.add_field("a");
   a.add_field("bc");
   CHECK(a.finish() != ab_c);
+}
+
+TEST_CASE("SHA-256 equals the standard's example") {
+  CHECK(sha256("abc")[0] == 0xba);
+  CHECK(sha256("abc")[31] == 0xad);
+  CHECK(sha256("")[0] == 0xe3);
 }
 
 }  // namespace penstock

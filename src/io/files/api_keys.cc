@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
-#include <openssl/sha.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 
+#include "base/sha256.h"
 #include "io/files/files.h"
 
 namespace penstock {
@@ -19,12 +19,6 @@ constexpr std::size_t kNameMax = 64;
 constexpr std::size_t kKeyMin = 16;
 constexpr std::size_t kKeyMax = 512;
 constexpr std::string_view kBlank = " \t\r";
-
-std::array<std::uint8_t, 32> digest_of(std::string_view key) {
-  std::array<std::uint8_t, 32> digest{};
-  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
-  return digest;
-}
 
 std::string_view trim(std::string_view text) {
   const auto start = text.find_first_not_of(kBlank);
@@ -112,7 +106,7 @@ Result<ApiKeys> ApiKeys::parse(std::string_view text, std::string_view path) {
     }
     if (const auto problem = problem_of(name, key); !problem.empty()) return bad(problem);
     if (keys.entries_.size() == kKeysMax) return bad(fmt::format("more than {} keys", kKeysMax));
-    Entry entry{digest_of(key), std::string(name)};
+    Entry entry{sha256(key), std::string(name)};
     for (const auto& other : keys.entries_) {
       if (other.name == entry.name) return bad(fmt::format("the name \"{}\" appears twice", name));
       if (other.digest == entry.digest)
@@ -129,7 +123,7 @@ Result<ApiKeys> ApiKeys::parse(std::string_view text, std::string_view path) {
 }
 
 std::optional<std::string_view> ApiKeys::lookup(std::string_view presented) const {
-  const Digest digest = digest_of(presented);
+  const Digest digest = sha256(presented);
   std::optional<std::string_view> found;
   for (const auto& entry : entries_) {
     if (CRYPTO_memcmp(entry.digest.data(), digest.data(), digest.size()) == 0) found = entry.name;
