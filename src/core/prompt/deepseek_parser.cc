@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <array>
+#include <boost/json.hpp>
 
 #include "core/prompt/deepseek_tokens.h"
 
@@ -21,6 +22,8 @@ const std::vector<std::string> kArgumentMarkers = {"parameter name=\"", kClose};
 const std::vector<std::string> kTypeMarkers = {"true\">", "false\">"};
 const std::vector<std::string> kValueMarkers = {kClose};
 const std::vector<std::string> kNone = {};
+
+constexpr std::size_t kValueDepthMax = 128;
 
 // Escapes the bytes of a JSON string's inside; UTF-8 passes through.
 void append_json_escaped(std::string_view text, std::string& out) {
@@ -76,10 +79,10 @@ void DeepSeekParser::finish(std::vector<OutputEvent>& events) {
   run(MoreText::kEnded, events);
   switch (stage_) {
     case Stage::kStringValue:
-      emit(Kind::kToolArguments, "\"", events);
+    case Stage::kJsonValue:
+      end_value(events);
       [[fallthrough]];
     case Stage::kArguments:
-    case Stage::kJsonValue:
       close_call(events);
       break;
     case Stage::kParameterName:
@@ -171,7 +174,7 @@ void DeepSeekParser::unmatched(std::string_view text, std::vector<OutputEvent>& 
       break;
     }
     case Stage::kJsonValue:
-      emit(Kind::kToolArguments, text, events);
+      value_ += text;
       break;
     default:
       break;  // layout between tags
@@ -221,10 +224,8 @@ void DeepSeekParser::matched(std::size_t marker, std::vector<OutputEvent>& event
       enter(marker == 0 ? Stage::kStringValue : Stage::kJsonValue);
       break;
     case Stage::kStringValue:
-      emit(Kind::kToolArguments, "\"", events);
-      enter(Stage::kArguments);
-      break;
     case Stage::kJsonValue:
+      end_value(events);
       enter(Stage::kArguments);
       break;
     case Stage::kFinished:
@@ -235,6 +236,25 @@ void DeepSeekParser::matched(std::size_t marker, std::vector<OutputEvent>& event
 void DeepSeekParser::enter(Stage stage) {
   stage_ = stage;
   skip_newline_ = stage == Stage::kContent;
+}
+
+void DeepSeekParser::end_value(std::vector<OutputEvent>& events) {
+  if (stage_ == Stage::kStringValue) {
+    emit(Kind::kToolArguments, "\"", events);
+    return;
+  }
+  boost::json::error_code error;
+  boost::json::parse_options options;
+  options.max_depth = kValueDepthMax;
+  boost::json::parse(value_, error, {}, options);
+  std::string text;
+  if (error) {
+    text += '"';
+    append_json_escaped(value_, text);
+    text += '"';
+  }
+  emit(Kind::kToolArguments, error ? text : value_, events);
+  value_.clear();
 }
 
 void DeepSeekParser::close_call(std::vector<OutputEvent>& events) {

@@ -3,7 +3,8 @@
 //
 // One reader serves the versions because it keys on the inner words of the tags, not on the spaces
 // inside them. Stages: reasoning -> content -> tool block -> name -> arguments -> parameter name ->
-// type -> value. String parameters are JSON-escaped on the way, others pass as JSON.
+// type -> value. String parameters are JSON-escaped on the way; others are held back until they are
+// whole, and pass if they are JSON, else as a string.
 //
 // Invariants and concurrency: as OutputParser. Source: docs/protocol/chat-encodings.md.
 #pragma once
@@ -50,6 +51,7 @@ class DeepSeekParser : public OutputParser {
   const std::vector<std::string>& markers() const;
   void unmatched(std::string_view text, std::vector<OutputEvent>& events);
   void matched(std::size_t marker, std::vector<OutputEvent>& events);
+  void end_value(std::vector<OutputEvent>& events);
   void close_call(std::vector<OutputEvent>& events);
   static void emit(OutputEvent::Kind kind, std::string_view text, std::vector<OutputEvent>& events);
 
@@ -63,6 +65,7 @@ class DeepSeekParser : public OutputParser {
   std::string buffer_;
   std::string_view stop_string_;  // in content_markers_
   std::string name_;
+  std::string value_;  // of the parameter that is not a string, so far
 };
 
 }  // namespace penstock::prompt

@@ -72,6 +72,14 @@ const std::vector<Case> kCases = {
      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"n\" "
      "string=\"true\">ab",
      "call f\narguments {\"n\": \"ab\"}\nend\n"},
+    {"a value that is no JSON becomes a string, whole or cut short",
+     false,
+     ToolMarkup::kParse,
+     {},
+     "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"n\" "
+     "string=\"false\">so \"x\"</｜DSML｜parameter>\n<｜DSML｜parameter name=\"m\" "
+     "string=\"false\">[1, 2",
+     "call f\narguments {\"n\": \"so \\\"x\\\"\", \"m\": \"[1, 2\"}\nend\n"},
     {"stop strings match over pieces",
      false,
      ToolMarkup::kParse,
