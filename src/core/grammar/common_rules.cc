@@ -143,23 +143,26 @@ GrammarBuilder::RuleId CommonRules::number_rule(bool whole) {
   return rule;
 }
 
-void CommonRules::indent(State from, State to) {
-  if (!indent_) {
-    indent_ = builder_.rule("indentation",
-                            {.max = kIndentMax, .counts = true, .common = CommonRule::kIndent});
-    builder_.edge(builder_.start(*indent_), ' ', ' ', builder_.start(*indent_), EdgeOp::kTick);
-    builder_.empty(builder_.start(*indent_), builder_.end(*indent_));
+// A line feed and up to kIndentMax spaces. States in a row rather than a rule that counts: what may
+// follow stands in the same rule, so tokens of spaces and more are looked at once, not with each
+// stack.
+void CommonRules::indent(State from, State to, EdgeOp op) {
+  State at = builder_.state();
+  builder_.edge(from, '\n', '\n', at, op);
+  builder_.empty(at, to);
+  for (std::uint32_t i = 0; i < kIndentMax; ++i) {
+    const State next = builder_.state();
+    builder_.edge(at, ' ', ' ', next);
+    builder_.empty(next, to);
+    at = next;
   }
-  const State line = builder_.state();
-  builder_.edge(from, '\n', '\n', line);
-  builder_.call(line, *indent_, to);
 }
 
 void CommonRules::gap(State from, State to) {
   builder_.empty(from, to);
   if (whitespace_ == Whitespace::kCompact) return;
   builder_.edge(from, ' ', ' ', to);
-  indent(from, to);
+  indent(from, to, EdgeOp::kNone);
 }
 
 void CommonRules::colon(State from, State to) {
@@ -176,10 +179,7 @@ void CommonRules::close(State from, char bracket, State to, EdgeOp op) {
   const State before = builder_.state();
   builder_.edge(before, byte, byte, to);
   builder_.edge(from, ' ', ' ', before, op);
-  const State line = builder_.state();
-  builder_.edge(from, '\n', '\n', line, op);
-  if (!indent_) indent(builder_.state(), before);  // makes the rule
-  builder_.call(line, *indent_, before);
+  indent(from, before, op);
 }
 
 void CommonRules::object(State from, State to) {

@@ -25,7 +25,7 @@ enum class Whitespace : std::uint8_t { kCompact, kLimited };
 class CommonRules {
  public:
   using State = GrammarBuilder::State;
-  static constexpr std::uint32_t kIndentMax = 64;
+  static constexpr std::uint32_t kIndentMax = 24;
   static constexpr int kDigitsMax = 20;
 
   CommonRules(GrammarBuilder& builder, Whitespace whitespace)
@@ -51,7 +51,7 @@ class CommonRules {
   RuleId string_rule(std::uint32_t min, std::uint32_t max, bool counts);
   RuleId number_rule(bool whole);
   RuleId value_rule();
-  void indent(State from, State to);
+  void indent(State from, State to, EdgeOp op);
 
   GrammarBuilder& builder_;
   Whitespace whitespace_;
@@ -60,7 +60,6 @@ class CommonRules {
   std::optional<RuleId> number_;
   std::optional<RuleId> integer_;
   std::optional<RuleId> value_;
-  std::optional<RuleId> indent_;
 };
 
 }  // namespace penstock::grammar

@@ -28,7 +28,7 @@ inline constexpr std::uint32_t kUnbounded = 0xFFFFFFFF;
 enum class EdgeOp : std::uint8_t { kNone, kTick, kClose };
 
 // Rules that are the same in every grammar, so that what is known of their masks is shared.
-enum class CommonRule : std::uint8_t { kNone, kString, kCountedString, kNumber, kInteger, kIndent };
+enum class CommonRule : std::uint8_t { kNone, kString, kCountedString, kNumber, kInteger };
 
 struct Grammar {
   struct Edge {

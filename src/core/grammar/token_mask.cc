@@ -30,6 +30,17 @@ std::shared_ptr<const Grammar> grammar_of(void (*fill)(CommonRules&, GrammarBuil
   return *grammar;
 }
 
+struct BoundsLeft {
+  std::uint32_t need;
+  std::uint32_t left;
+};
+// What is still to be counted; larger numbers than any token has characters are all alike.
+BoundsLeft bounds_left(const Grammar::Rule& rule, std::uint32_t count) {
+  if (!rule.counts) return {0, 0};
+  return {count >= rule.min ? 0 : std::min(rule.min - count, kCharactersMax),
+          std::min(rule.max - count, kCharactersMax)};
+}
+
 // The node of a string rule between the quotes, at the border of two characters.
 std::uint32_t inside_string(const Grammar& grammar, const Grammar::Rule& rule) {
   return grammar.edge(grammar.nodes[rule.start], '"')->target;
@@ -77,26 +88,29 @@ void MaskMaker::learn_strings() {
       std::ranges::find(grammar->rules, CommonRule::kCountedString, &Grammar::Rule::common);
   const TokenTrie& trie = vocabulary_->trie();
   levels_[0].positions = {{inside_string(*grammar, *rule), 0, 0}};
-  std::vector<std::vector<TokenId>> by_count;
+  std::vector<std::vector<TokenId>> by_count(kCharactersMax + 1);
+  std::vector<std::pair<std::string_view, TokenId>> rest;
+  characters_.assign(vocabulary_->size(), 0);
   walk(*grammar, scratch_, trie, [&](std::uint32_t n, const Reader& before, const Reader& after) {
-    if (after.positions.empty()) {
-      const std::uint32_t characters = before.positions[0].count;
-      const std::uint16_t depth = trie.nodes[n].depth;
-      for (std::uint32_t t = trie.nodes[n].tokens; t < trie.subtree_tokens_end(n); ++t) {
-        const std::string_view bytes = vocabulary_->bytes(trie.tokens[t]);
-        closers_.push_back({bytes.substr(depth), trie.tokens[t], characters});
-      }
+    const std::uint32_t own_end = trie.own_tokens_end(n);
+    if (!after.positions.empty()) {
+      auto& tokens = by_count[after.positions[0].count];
+      tokens.insert(tokens.end(), trie.tokens.begin() + trie.nodes[n].tokens,
+                    trie.tokens.begin() + own_end);
       return;
     }
-    const std::uint32_t characters = after.positions[0].count;
-    if (by_count.size() <= characters) by_count.resize(characters + 1);
-    for (std::uint32_t t = trie.nodes[n].tokens; t < trie.own_tokens_end(n); ++t)
-      by_count[characters].push_back(trie.tokens[t]);
+    for (std::uint32_t t = trie.nodes[n].tokens; t < trie.subtree_tokens_end(n); ++t) {
+      const TokenId token = trie.tokens[t];
+      characters_[token] = static_cast<std::uint8_t>(before.positions[0].count);
+      if (t < own_end) {
+        closers_.push_back(token);
+      } else {
+        rest.emplace_back(vocabulary_->bytes(token).substr(trie.nodes[n].depth), token);
+      }
+    }
   });
-  std::ranges::sort(closers_, [](const Closer& a, const Closer& b) {
-    return a.rest != b.rest ? a.rest < b.rest : a.token < b.token;
-  });
-  by_count.resize(kCharactersMax + 1);
+  std::ranges::sort(rest);
+  closer_rest_ = TokenTrie::build(rest);
   for (const auto& tokens : by_count) {
     inside_.push_back(inside_.empty() ? std::vector<std::uint64_t>(words(), 0) : inside_.back());
     for (const TokenId token : tokens)
@@ -104,20 +118,35 @@ void MaskMaker::learn_strings() {
   }
 }
 
-NodeMask MaskMaker::counted_string(std::uint32_t need, std::uint32_t left) const {
-  NodeMask out;
-  out.bits = inside_[left];
-  std::vector<std::pair<std::string_view, TokenId>> rest;
-  for (const Closer& closer : closers_) {
-    if (closer.characters < need || closer.characters > left) continue;
-    if (closer.rest.empty()) {
-      set_bit(out.bits, closer.token);
-    } else {
-      rest.emplace_back(closer.rest, closer.token);
+template <typename Fits>
+void MaskMaker::mask_rest(Matcher& matcher, Position at, const TokenTrie& rest,
+                          std::span<std::uint64_t> allowed, Fits fits) {
+  if (at.stack == 0 || rest.tokens.empty()) return;
+  StackPool& pool = matcher.pool();
+  const std::uint32_t mark = pool.size();
+  const StackPool::Frame frame = pool[at.stack];
+  stepper_.enter(matcher.grammar(), pool, {frame.node, frame.count, frame.below}, levels_[0]);
+  walk(matcher.grammar(), pool, rest, [&](std::uint32_t n, const Reader&, const Reader&) {
+    for (std::uint32_t t = rest.nodes[n].tokens; t < rest.own_tokens_end(n); ++t) {
+      if (fits(rest.tokens[t])) set_bit(allowed, rest.tokens[t]);
     }
+  });
+  pool.truncate(mark);
+}
+
+void MaskMaker::mask_counted_string(Matcher& matcher, Position at,
+                                    std::span<std::uint64_t> allowed) {
+  const Grammar& grammar = matcher.grammar();
+  const auto bounds = bounds_left(grammar.rules[grammar.nodes[at.node].rule], at.count);
+  for (std::size_t i = 0; i < allowed.size(); ++i)
+    allowed[i] |= inside_[bounds.left][i];
+  const auto fits = [&](TokenId token) {
+    return characters_[token] >= bounds.need && characters_[token] <= bounds.left;
+  };
+  for (const TokenId token : closers_) {
+    if (fits(token)) set_bit(allowed, token);
   }
-  out.rest = TokenTrie::build(rest);
-  return out;
+  mask_rest(matcher, at, closer_rest_, allowed, fits);
 }
 
 NodeMask MaskMaker::walk_node(const Grammar& grammar, Position at) {
@@ -160,18 +189,13 @@ NodeMask MaskMaker::walk_node(const Grammar& grammar, Position at) {
 const NodeMask& MaskMaker::node_mask(const Grammar& grammar, Position at, GrammarMasks& known) {
   const std::uint32_t r = grammar.nodes[at.node].rule;
   const Grammar::Rule& rule = grammar.rules[r];
-  const std::uint32_t need =
-      !rule.counts || at.count >= rule.min ? 0 : std::min(rule.min - at.count, kCharactersMax);
-  const std::uint32_t left = !rule.counts ? 0 : std::min(rule.max - at.count, kCharactersMax);
+  const auto [need, left] = bounds_left(rule, at.count);
   if (rule.common != CommonRule::kNone) {
     const CommonKey key{rule.common, at.node - rule.start, need, left};
     const auto found = common_.find(key);
     if (found != common_.end()) return found->second;
     if (common_.size() >= kEntriesMax) common_.clear();
-    const bool by_table =
-        rule.common == CommonRule::kCountedString && at.node == inside_string(grammar, rule);
-    return common_.emplace(key, by_table ? counted_string(need, left) : walk_node(grammar, at))
-        .first->second;
+    return common_.emplace(key, walk_node(grammar, at)).first->second;
   }
   if (known.entries() >= kEntriesMax) known = {};
   if (!rule.counts) {
@@ -189,25 +213,18 @@ void MaskMaker::mask(Matcher& matcher, GrammarMasks& known, std::span<std::uint6
   ENSURE(allowed.size() == words());
   std::ranges::fill(allowed, 0);
   const Grammar& grammar = matcher.grammar();
-  StackPool& pool = matcher.pool();
   for (const Position& at : matcher.reader().positions) {
-    const NodeMask& node = node_mask(grammar, at, known);
-    if (node.bits.empty()) {
-      for (const TokenId token : node.few)
-        set_bit(allowed, token);
-    } else {
-      for (std::size_t i = 0; i < allowed.size(); ++i)
-        allowed[i] |= node.bits[i];
+    const Grammar::Rule& rule = grammar.rules[grammar.nodes[at.node].rule];
+    if (rule.common == CommonRule::kCountedString && at.node == inside_string(grammar, rule)) {
+      mask_counted_string(matcher, at, allowed);
+      continue;
     }
-    if (at.stack == 0 || node.rest.nodes.empty()) continue;
-    const std::uint32_t mark = pool.size();
-    const StackPool::Frame frame = pool[at.stack];
-    stepper_.enter(grammar, pool, {frame.node, frame.count, frame.below}, levels_[0]);
-    walk(grammar, pool, node.rest, [&](std::uint32_t n, const Reader&, const Reader&) {
-      for (std::uint32_t t = node.rest.nodes[n].tokens; t < node.rest.own_tokens_end(n); ++t)
-        set_bit(allowed, node.rest.tokens[t]);
-    });
-    pool.truncate(mark);
+    const NodeMask& node = node_mask(grammar, at, known);
+    for (const TokenId token : node.few)
+      set_bit(allowed, token);
+    for (std::size_t i = 0; i < node.bits.size(); ++i)
+      allowed[i] |= node.bits[i];
+    mask_rest(matcher, at, node.rest, allowed, [](TokenId) { return true; });
   }
 }
 

@@ -67,17 +67,15 @@ class MaskMaker {
     std::uint32_t left;
     auto operator<=>(const CommonKey&) const = default;
   };
-  // How tokens end that close a string.
-  struct Closer {
-    std::string_view rest;  // after the quote
-    TokenId token;
-    std::uint32_t characters;  // before the quote
-  };
-
   const NodeMask& node_mask(const Grammar& grammar, Position at, GrammarMasks& known);
   NodeMask walk_node(const Grammar& grammar, Position at);
-  NodeMask counted_string(std::uint32_t need, std::uint32_t left) const;
   void learn_strings();
+  // The same as node_mask() and its rest for the inside of a string that counts, by lookup.
+  void mask_counted_string(Matcher& matcher, Position at, std::span<std::uint64_t> allowed);
+  // Tokens of `rest` that can follow the end of the rule at `at`; `fits` has the last word.
+  template <typename Fits>
+  void mask_rest(Matcher& matcher, Position at, const TokenTrie& rest,
+                 std::span<std::uint64_t> allowed, Fits fits);
   // Calls visit(trie node, reader before, reader after) for each node that the grammar reads.
   template <typename Visit>
   void walk(const Grammar& grammar, StackPool& pool, const TokenTrie& trie, Visit visit);
@@ -85,7 +83,9 @@ class MaskMaker {
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::map<CommonKey, NodeMask> common_;
   std::vector<std::vector<std::uint64_t>> inside_;  // [characters]: tokens of at most so many
-  std::vector<Closer> closers_;                     // sorted by what is left
+  std::vector<TokenId> closers_;                    // end with a string's quote
+  TokenTrie closer_rest_;                           // of tokens with more behind the quote
+  std::vector<std::uint8_t> characters_;            // [token]: before the quote of one of those
   std::vector<Reader> levels_;                      // of a walk, by depth
   Stepper stepper_;
   StackPool scratch_;
