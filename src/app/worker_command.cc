@@ -13,8 +13,10 @@
 #include "app/ready.h"
 #include "app/scripted_engine.h"
 #include "app/stop_signal.h"
+#include "core/prompt/tokenizer.h"
 #include "io/control/engine_server.h"
 #include "io/embedded/embedded_engine.h"
+#include "io/embedded/grammar_constraints.h"
 #include "io/files/files.h"
 #include "io/files/machine.h"
 #include "io/telemetry/log.h"
@@ -76,6 +78,20 @@ Result<std::unique_ptr<engine::Engine>> open_engine(const Options& options,
   return std::unexpected(std::move(opened).error().within(options.script));
 }
 
+// Lets the engine serve structured output, if its vocabulary does.
+void constrain(engine::Engine& engine, const Assignment& model) {
+  const auto open = [&]() -> Result<std::unique_ptr<GrammarConstraints>> {
+    TRY(const std::string text,
+        read_file(model.value + "/tokenizer.json", Bytes(Tokenizer::kJsonBytesMax)));
+    return GrammarConstraints::open(text, engine.description().vocab_size);
+  };
+  if (auto constraints = open()) {
+    engine.set_constraints(std::move(*constraints));
+  } else {
+    log_info("model {}: no structured output: {}", model.name, constraints.error().message);
+  }
+}
+
 // Opens the ranks of every model; the KV memory and the threads are shared out evenly.
 Result<LoadedEngines> open_engines(const Options& options) {
   TRY(const engine::KvDtype dtype, kv_dtype(options.kv_dtype));
@@ -100,6 +116,7 @@ Result<LoadedEngines> open_engines(const Options& options) {
                                 fmt::format("{}, context {} tokens", (*opened)->summary(),
                                             (*opened)->description().context_length)});
       }
+      constrain(**opened, model);
       auto served = std::make_unique<EmbeddedEngine>(std::move(*opened));
       if (options.kv_cache == "on") {
         const std::string name = fmt::format("{}/{}", model.name, rank);

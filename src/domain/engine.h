@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "domain/constraint.h"
 #include "domain/handoff.h"
 #include "domain/kv.h"
 #include "domain/sampling.h"
@@ -42,6 +43,7 @@ struct EngineRequest {
   CacheHints cache = {};
   HandoffRef handoff = {};
   std::uint32_t rank = 0;  // of the worker; it serves the model
+  Constraint constraint = {};
 };
 
 enum class FinishReason : std::uint8_t {

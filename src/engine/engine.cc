@@ -28,6 +28,7 @@ struct Engine::State {
   ModelDescription description;
   ExpertMap expert_map;  // version 0: none
   LogitsObserver observer;
+  std::unique_ptr<Constraints> constraints;
   LogitsEditor editor;
 
   Batch batch;
@@ -38,6 +39,8 @@ struct Engine::State {
     Sequence* sequence;
     std::size_t row;
     std::optional<OutputToken> token;
+    std::vector<std::uint64_t> allowed;  // empty: all
+    std::optional<Error> refused;
   };
   std::vector<Draw> draws;
   std::vector<Sequence*> handed_off;  // prefill legs that are done without a draw
@@ -52,6 +55,8 @@ struct Engine::State {
   std::optional<FinishReason> finish_reason(const Sequence& sequence) const;
   std::optional<FinishReason> finish_reason_before(const EngineRequest& request) const;
   Status check(const EngineRequest& request);
+  Status check_constraint(const EngineRequest& request);
+  void constrain(Draw& draw);
   void apply_cancellations(StepOutputs& out);
   void draw_tokens();
   void take(Draw& draw, StepOutputs& out);
@@ -181,6 +186,29 @@ Status Engine::State::check(const EngineRequest& request) {
     return fail(ErrorCode::kOverloaded,
                 fmt::format("{} requests are waiting already", options.max_waiting));
   }
+  return check_constraint(request);
+}
+
+Status Engine::State::check_constraint(const EngineRequest& request) {
+  if (!request.constraint) return {};
+  if (constraints == nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                "this model can't be held to a response_format: its vocabulary doesn't allow it",
+                "response_format");
+  }
+  if (request.sampling.ignore_eos) {
+    return fail(ErrorCode::kInvalidArgument,
+                "ignore_eos can't go with a constraint, whose answer ends when it is complete",
+                "ignore_eos");
+  }
+  TRY(const auto constraint, constraints->start(request.constraint));
+  for (const TokenId token : request.emitted) {
+    if (stops(request.sampling, token)) break;
+    if (!constraint->take(token)) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "the tokens emitted so far don't satisfy the request's constraint", "emitted");
+    }
+  }
   return {};
 }
 
@@ -246,6 +274,35 @@ void Engine::State::apply_cancellations(StepOutputs& out) {
   }
 }
 
+// Brings the choice's constraint up to its last token, and asks it what may come.
+void Engine::State::constrain(Draw& draw) {
+  Sequence& s = *draw.sequence;
+  const EngineRequest& request = s.request->request;
+  if (!request.constraint) return;
+  if (s.constraint == nullptr) {
+    auto started = constraints->start(request.constraint);
+    if (!started) {
+      draw.refused = std::move(started).error();
+      return;
+    }
+    s.constraint = std::move(*started);
+  }
+  const std::span<const TokenId> generated =
+      std::span<const TokenId>(s.tokens).subspan(s.prompt_length());
+  for (; s.constrained < generated.size(); ++s.constrained) {
+    if (s.constraint->take(generated[s.constrained])) continue;
+    draw.refused = Error{ErrorCode::kInternal,
+                         "the tokens emitted so far don't satisfy the request's constraint",
+                         {},
+                         {}};
+    return;
+  }
+  draw.allowed.assign((config.vocab_size + 63) / 64, 0);
+  if (!s.constraint->allow(draw.allowed)) return;
+  for (const TokenId eos : config.eos)
+    draw.allowed[eos / 64] |= std::uint64_t{1} << (eos % 64);
+}
+
 void Engine::State::draw_tokens() {
   draws.clear();
   handed_off.clear();
@@ -256,11 +313,13 @@ void Engine::State::draw_tokens() {
       handed_off.push_back(sequences[row]);
       continue;
     }
-    draws.push_back({sequences[row], row, std::nullopt});
+    draws.push_back({sequences[row], row, std::nullopt, {}, std::nullopt});
     for (Sequence* other : scheduler->fork(*sequences[row])) {
-      draws.push_back({other, row, std::nullopt});
+      draws.push_back({other, row, std::nullopt, {}, std::nullopt});
     }
   }
+  for (Draw& d : draws)
+    constrain(d);
   if (editor) {
     for (const Draw& d : draws) {
       const std::span<const TokenId> tokens = d.sequence->tokens;
@@ -278,6 +337,7 @@ void Engine::State::draw_tokens() {
   threads->for_each(static_cast<std::uint32_t>(draws.size()), work,
                     [&](std::uint32_t item, std::uint32_t thread) {
                       Draw& d = draws[item];
+                      if (d.refused) return;
                       const std::span<const TokenId> tokens = d.sequence->tokens;
                       const std::uint32_t prompt = d.sequence->prompt_length();
                       d.token = samplers[thread].sample(
@@ -285,7 +345,8 @@ void Engine::State::draw_tokens() {
                                                  .choice = d.sequence->choice,
                                                  .position = d.sequence->length(),
                                                  .prompt = tokens.first(prompt),
-                                                 .generated = tokens.subspan(prompt)});
+                                                 .generated = tokens.subspan(prompt),
+                                                 .allowed = d.allowed});
                     });
 }
 
@@ -322,10 +383,11 @@ void Engine::State::take(Draw& draw, StepOutputs& out) {
       output.finish = FinishReason::kHandedOff;
   } else {
     output.finish = FinishReason::kError;
-    output.error = Error{ErrorCode::kInternal,
-                         "the model computed no finite logits; the checkpoint may be damaged",
-                         {},
-                         {}};
+    output.error = draw.refused.value_or(
+        Error{ErrorCode::kInternal,
+              "the model computed no finite logits; the checkpoint may be damaged",
+              {},
+              {}});
   }
   if (output.finish) {
     scheduler->finish(s);
@@ -391,6 +453,10 @@ std::string Engine::summary() const {
       "embedded {}, {} threads, {} MiB of weights per token, {} KV blocks of {} bytes",
       to_string(*s.options.instruction_set), s.options.threads, s.weights.common_bytes() >> 20,
       s.kv->blocks(), s.kv->layout().block_bytes());
+}
+
+void Engine::set_constraints(std::unique_ptr<Constraints> constraints) {
+  state_->constraints = std::move(constraints);
 }
 
 Status Engine::set_expert_map(const ExpertMap& map) {

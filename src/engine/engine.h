@@ -28,6 +28,7 @@
 #include "base/result.h"
 #include "domain/engine.h"
 #include "domain/experts.h"
+#include "engine/constraint.h"
 #include "engine/kernels/instruction_set.h"
 #include "engine/kv_hooks.h"
 
@@ -97,7 +98,7 @@ class Engine {
   // compute. Fails with kInvalidArgument (empty prompt, token id outside the vocabulary, sampling
   // range; `field` says which), kContextLengthExceeded (prompt and emitted leave no room, or the
   // pool can never hold them), kConflict (id in use), kOverloaded (queue full), kModelNotFound
-  // (request.model is neither empty nor this model's name).
+  // (request.model is neither empty nor this model's name), or as its constraint is refused.
   Status submit(EngineRequest request, std::shared_ptr<PrefixLoad> prefix = nullptr);
   // A decode leg: `remote` brings the KV of all its tokens, and the next one. The prefill leg of a
   // request (handoff.leg) is an ordinary submit; it ends with kHandedOff after its first token, and
@@ -132,6 +133,8 @@ class Engine {
   // The shared-memory pool, for a KV cache that copies blocks out and puts blocks in.
   KvPool& pool();
   const ModelConfig& config() const;
+  // Serves requests with a constraint from now on; without it they are refused with kUnsupported.
+  void set_constraints(std::unique_ptr<Constraints> constraints);
   // Shown every block that is computed, from now on; null: nobody.
   void set_block_sink(BlockSink* sink);
   // Shown every prefill leg as it grows, from now on; null: nobody.

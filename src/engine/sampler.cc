@@ -105,6 +105,11 @@ void Sampler::adjust(std::span<const float> logits, const SampleInput& input) {
   }
   for (const auto& [token, bias] : p.logit_bias)
     logits_[token] += bias;
+  if (input.allowed.empty()) return;
+  for (TokenId token = 0; token < logits_.size(); ++token) {
+    if ((input.allowed[token / 64] >> (token % 64) & 1) == 0)
+      logits_[token] = -std::numeric_limits<float>::infinity();
+  }
 }
 
 std::optional<OutputToken> Sampler::sample(std::span<const float> logits,
@@ -131,6 +136,11 @@ TokenId Sampler::draw(const SampleInput& input, float highest) {
   kernels_.exp_scaled(logits_.data(), highest, factor, logits_.size(), mass_.data());
   for (float& m : mass_)
     m = m > 0 ? m : 0;  // NaN has no chance
+  if (!input.allowed.empty()) {
+    // The kernels' exp ends above zero, and forbidden is forbidden.
+    for (TokenId token = 0; token < mass_.size(); ++token)
+      if (logits_[token] == -std::numeric_limits<float>::infinity()) mass_[token] = 0;
+  }
   const double uniform = sampling_uniform(p.seed, input.choice, input.position, 0);
   const bool uncut = p.min_p == 0 && p.top_p == 1.0F && p.top_k <= 0;
   double sum = 0;

@@ -1,6 +1,7 @@
 // Chooses the next token from a row of logits.
 //
-// Order: repetition, frequency and presence penalties, logit bias; temperature 0 takes the highest
+// Order: repetition, frequency and presence penalties, logit bias, what a constraint forbids (no
+// chance at all); temperature 0 takes the highest
 // (lowest id on ties). Otherwise temperature, then min-p, top-k and top-p, each over what the one
 // before left, ranked by logit and then id; then one draw, walked through in that rank (in order of
 // ids when nothing was cut). The draw is sampling_uniform(seed, choice, position, 0): a continued
@@ -27,9 +28,10 @@ namespace penstock::engine {
 struct SampleInput {
   const SamplingParams* params;
   std::uint32_t choice = 0;
-  std::uint32_t position = 0;          // of the token to choose
-  std::span<const TokenId> prompt;     // for the repetition penalty
-  std::span<const TokenId> generated;  // emitted elsewhere or here
+  std::uint32_t position = 0;                   // of the token to choose
+  std::span<const TokenId> prompt;              // for the repetition penalty
+  std::span<const TokenId> generated;           // emitted elsewhere or here
+  std::span<const std::uint64_t> allowed = {};  // a bit per token, or empty: all
 };
 
 class Sampler {

@@ -23,6 +23,7 @@
 
 #include "domain/engine.h"
 #include "engine/batch.h"
+#include "engine/constraint.h"
 #include "engine/kv_pool.h"
 
 namespace penstock::engine {
@@ -47,6 +48,8 @@ struct Sequence {
   std::uint32_t offered = 0;         // leading blocks that it was shown, taken or not
   std::shared_ptr<PrefixLoad> load;  // of blocks [0, load->blocks()), until it has ended
   std::shared_ptr<RemotePrefix> remote;  // waited for: nothing is computed before it has arrived
+  std::unique_ptr<TokenConstraint> constraint;  // null before the first draw, or without one
+  std::uint32_t constrained = 0;                // tokens behind the prompt that it was told of
 
   std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()); }
   std::uint32_t pending() const { return length() - computed; }

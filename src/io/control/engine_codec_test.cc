@@ -77,6 +77,7 @@ TEST_CASE("a request survives the wire") {
                 .max_tokens = 77};
   r.cache = {"tenant:a", "a", "agent", "req-1"};
   r.rank = 3;
+  r.constraint = {Constraint::Kind::kJsonSchema, "{\"a\": \"\xC3\xA4\"}", 7};
   r.handoff = {Leg::kDecode, {1, ~std::uint64_t{0}}, "shm:/there", Epoch(5)};
   wire::Submit submit;
   encode(r, submit);
@@ -91,6 +92,7 @@ TEST_CASE("a request survives the wire") {
   CHECK(back->sampling == r.sampling);
   CHECK(back->cache == r.cache);
   CHECK(back->rank == 3);
+  CHECK(back->constraint == r.constraint);
   CHECK(back->handoff == r.handoff);
   submit.mutable_handoff()->set_decode(false);  // a prefill leg with a source
   CHECK(decode(submit).error().field == "handoff");
