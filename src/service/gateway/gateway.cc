@@ -8,6 +8,7 @@
 
 #include "core/protocol/models.h"
 #include "core/protocol/sse.h"
+#include "core/protocol/tokenize.h"
 #include "service/gateway/answers.h"
 #include "service/gateway/generation.h"
 
@@ -19,6 +20,8 @@ enum class RouteId : std::uint8_t {
   kChat,
   kMessages,
   kCountTokens,
+  kTokenize,
+  kDetokenize,
   kModels,
   kModel,
   kHealth,
@@ -54,6 +57,8 @@ constexpr std::array kRoutes = {
           Api::kAnthropic},
     Route{RouteId::kCountTokens, "POST", "/anthropic/v1/messages/count_tokens", Access::kWithKey,
           Api::kAnthropic},
+    Route{RouteId::kTokenize, "POST", "/tokenize", Access::kWithKey},
+    Route{RouteId::kDetokenize, "POST", "/detokenize", Access::kWithKey},
     Route{RouteId::kModels, "GET", "/v1/models", Access::kWithKey, Api::kEither},
     Route{RouteId::kModels, "GET", "/models", Access::kWithKey, Api::kEither},
     Route{RouteId::kModels, "GET", "/beta/models", Access::kWithKey, Api::kEither},
@@ -127,6 +132,13 @@ bool is_json(std::string_view content_type) {
   if (!starts_with_any_case(content_type, kJson)) return false;
   const std::string_view rest = content_type.substr(kJson.size());
   return rest.empty() || rest.front() == ';' || rest.front() == ' ';
+}
+
+Error not_json() {
+  return {ErrorCode::kUnsupportedMediaType,
+          "send the body with the header 'content-type: application/json'",
+          {},
+          {}};
 }
 
 // Ends the record and reports it when the request's task ends, on every path.
@@ -231,6 +243,14 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
         co_await generate(exchange, record, format);
         co_return;
       }
+      case RouteId::kTokenize: {
+        TokenizeFormat format;
+        co_await generate(exchange, record, format);
+        co_return;
+      }
+      case RouteId::kDetokenize:
+        response = detokenize(request, record);
+        break;
       case RouteId::kRoot:
         response = json_response(R"({"service":"penstock","api":"/v1"})", record);
         break;
@@ -260,10 +280,7 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
 Task<void> Gateway::generate(HttpExchange& exchange, RequestRecord& record, WireFormat& format) {
   std::optional<Error> refusal;
   if (!is_json(exchange.request().header("content-type"))) {
-    refusal = Error{ErrorCode::kUnsupportedMediaType,
-                    "send the body with the header 'content-type: application/json'",
-                    {},
-                    {}};
+    refusal = not_json();
   } else if (draining_) {
     refusal = Error{ErrorCode::kUnavailable, "this gateway is shutting down; try again", {}, {}};
   } else if (in_flight_ >= context_.limits.in_flight_max) {
@@ -327,6 +344,14 @@ HttpResponse Gateway::explain(std::string_view id, RequestRecord& record) const 
       record);
 }
 
+Error Gateway::no_model(std::string_view name) const {
+  return {ErrorCode::kModelNotFound,
+          fmt::format("the model '{}' does not exist here; there are: {}", printable_name(name),
+                      context_.catalog.names()),
+          "model",
+          {}};
+}
+
 HttpResponse Gateway::models(RequestRecord& record, ErrorShape shape) const {
   std::vector<protocol::ModelCard> cards;
   for (const auto& [name, served] : context_.catalog.all_names())
@@ -336,15 +361,32 @@ HttpResponse Gateway::models(RequestRecord& record, ErrorShape shape) const {
                        record, 200, shape);
 }
 
+HttpResponse Gateway::detokenize(const HttpRequest& request, RequestRecord& record) const {
+  if (!is_json(request.header("content-type"))) return error_response(not_json(), record);
+  auto asked = protocol::parse_detokenize_request(request.body, context_.limits.chat);
+  if (!asked) return error_response(asked.error(), record);
+  const ServedModel* served = context_.catalog.find(asked->model);
+  if (served == nullptr) return error_response(no_model(asked->model), record);
+  const Tokenizer& tokenizer = *served->tokenizer;
+  for (std::size_t i = 0; i < asked->tokens.size(); ++i) {
+    if (asked->tokens[i] < tokenizer.vocab_size()) continue;
+    return error_response(
+        {ErrorCode::kInvalidArgument,
+         fmt::format("tokens[{}]: {} is not in the vocabulary, which has {} tokens", i,
+                     asked->tokens[i], tokenizer.vocab_size()),
+         fmt::format("tokens[{}]", i),
+         {}},
+        record);
+  }
+  return json_response(
+      protocol::detokenize_answer(tokenizer.decode(asked->tokens, Tokenizer::Special::kKeep)),
+      record);
+}
+
 HttpResponse Gateway::model(std::string_view name, RequestRecord& record, ErrorShape shape) const {
   const ServedModel* served = context_.catalog.find(name);
   if (served == nullptr) {
-    return error_response({ErrorCode::kModelNotFound,
-                           fmt::format("the model '{}' does not exist here; there are: {}",
-                                       printable_name(name), context_.catalog.names()),
-                           "model",
-                           {}},
-                          record, shape);
+    return error_response(no_model(name), record, shape);
   }
   const protocol::ModelCard found = card(name, *served);
   return json_response(shape == ErrorShape::kAnthropic ? protocol::anthropic_model_object(found)

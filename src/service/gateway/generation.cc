@@ -80,7 +80,12 @@ Status Generation::admit() {
 }
 
 Task<Status> Generation::encode() {
-  CO_TRY(auto spans, model_->encoding->render(request_.conversation));
+  std::vector<PromptSpan> spans;
+  if (auto text = format_.plain_prompt()) {
+    spans.push_back({SpanKind::kPlain, std::move(*text)});
+  } else {
+    CO_TRY(spans, model_->encoding->render(request_.conversation));
+  }
   if (!format_.only_counts()) CO_TRY_STATUS(check_size(spans));
   CO_TRY(prompt_, co_await context_.encoder.encode(*model_->tokenizer, std::move(spans)));
   record_.usage.prompt_tokens = prompt_->size();
@@ -89,9 +94,9 @@ Task<Status> Generation::encode() {
 
 // What was only counted is not used.
 Task<Status> Generation::answer_count() {
-  const std::uint64_t tokens = std::exchange(record_.usage.prompt_tokens, 0);
+  record_.usage.prompt_tokens = 0;
   Status sent = co_await exchange_.respond(
-      json_response(format_.count_body(tokens), record_, 200, format_.error_shape()));
+      json_response(format_.tokens_body(*prompt_), record_, 200, format_.error_shape()));
   unreachable_ = !sent;
   co_return sent;
 }

@@ -2,6 +2,7 @@
 
 #include "core/protocol/chat_response.h"
 #include "core/protocol/messages_response.h"
+#include "core/protocol/tokenize.h"
 
 namespace penstock::gateway {
 
@@ -39,6 +40,16 @@ std::unique_ptr<AnswerWriter> MessagesFormat::make_writer(const ChatRequest& req
 
 std::string MessagesFormat::count_body(std::uint64_t prompt_tokens) const {
   return protocol::messages_token_count(prompt_tokens);
+}
+
+Result<ChatRequest> TokenizeFormat::parse(std::string_view body, const ChatLimits& limits) {
+  TRY(auto request, protocol::parse_tokenize_request(body, limits));
+  text_ = std::move(request.text);
+  return std::move(request.chat);
+}
+
+std::string TokenizeFormat::tokens_body(std::span<const TokenId> prompt) const {
+  return protocol::tokenize_answer(prompt);
 }
 
 }  // namespace penstock::gateway

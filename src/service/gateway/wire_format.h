@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -15,6 +17,7 @@
 #include "core/protocol/chat_request.h"
 #include "core/protocol/errors.h"
 #include "core/protocol/messages_request.h"
+#include "domain/tokens.h"
 
 namespace penstock::gateway {
 
@@ -36,6 +39,12 @@ class WireFormat {
   // The request asks for no answer, only how many tokens its prompt has; count_body() says it.
   virtual bool only_counts() const { return false; }
   virtual std::string count_body(std::uint64_t /*prompt_tokens*/) const { return {}; }
+  // The same for formats that say which tokens they are.
+  virtual std::string tokens_body(std::span<const TokenId> prompt) const {
+    return count_body(prompt.size());
+  }
+  // After parse(): the prompt is this text, as it is, and no conversation.
+  virtual std::optional<std::string> plain_prompt() const { return std::nullopt; }
   // What stands before the random digits of a tool call's id.
   virtual std::string_view call_prefix() const { return "call_"; }
 };
@@ -63,6 +72,23 @@ class MessagesFormat final : public WireFormat {
 
  private:
   protocol::MessagesCall call_;
+};
+
+// POST /tokenize.
+class TokenizeFormat final : public WireFormat {
+ public:
+  Result<protocol::ChatRequest> parse(std::string_view body,
+                                      const protocol::ChatLimits& limits) override;
+  std::unique_ptr<protocol::AnswerWriter> make_writer(const protocol::ChatRequest&,
+                                                      const AnswerIdentity&) override {
+    return nullptr;  // it only counts
+  }
+  bool only_counts() const override { return true; }
+  std::string tokens_body(std::span<const TokenId> prompt) const override;
+  std::optional<std::string> plain_prompt() const override { return text_; }
+
+ private:
+  std::optional<std::string> text_;
 };
 
 }  // namespace penstock::gateway
