@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/protocol/image_part.h"
 #include "core/protocol/json_fields.h"
 #include "core/protocol/request_fields.h"
 
@@ -15,8 +16,8 @@ Status read_part(JsonRef part, std::string& text) {
   TRY_STATUS(expect_object(part));
   TRY(const auto type, required_member(part, "type"));
   if (!type.is_string()) return invalid_type(type, "a string");
-  for (const std::string_view other :
-       {"image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file"}) {
+  if (is_image_type(type)) return refuse_image(part);
+  for (const std::string_view other : {"input_audio", "audio_url", "video_url", "file"}) {
     if (type.equals(other)) {
       return unsupported(type, fmt::format("{} parts are not supported here, only text", other));
     }

@@ -174,6 +174,10 @@ JsonRef JsonRef::find(std::string_view key) const {
   return {};
 }
 
+JsonRef JsonRef::root() const {
+  return document_->root();
+}
+
 std::string JsonRef::path() const {
   std::string out;
   const auto& nodes = document_->nodes_;

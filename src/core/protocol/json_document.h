@@ -68,6 +68,8 @@ class JsonRef {
   // objects the children are key, value, key, value.
   JsonRef first_child() const;
   JsonRef next_sibling() const;
+  // The value that is the whole document.
+  JsonRef root() const;
 
   // "messages[2].content[0].type": where this value is. Linear in the document; for error messages.
   std::string path() const;

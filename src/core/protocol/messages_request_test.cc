@@ -53,7 +53,7 @@ TEST_CASE("every field refuses every wrong type and names itself") {
 
 TEST_CASE("blocks that are not supported are refused by name, wherever they stand") {
   for (const std::string_view type :
-       {"image", "document", "search_result", "server_tool_use", "web_search_tool_result",
+       {"document", "search_result", "server_tool_use", "web_search_tool_result",
         "container_upload", "mcp_tool_use"}) {
     const auto block = fmt::format(R"({{"type":"{}","source":{{}}}})", type);
     for (const auto& [content, field] :

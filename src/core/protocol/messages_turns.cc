@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/protocol/image_part.h"
 #include "core/protocol/json_fields.h"
 
 namespace penstock::protocol {
@@ -13,7 +14,6 @@ constexpr std::string_view kBlankLine = "\n\n";
 constexpr std::string_view kBlocks[] = {"text", "thinking", "redacted_thinking", "tool_use",
                                         "tool_result"};
 constexpr std::string_view kOtherBlocks[] = {
-    "image",
     "document",
     "search_result",
     "tool_reference",
@@ -42,6 +42,7 @@ Result<std::size_t> read_block_type(JsonRef block, std::initializer_list<std::st
   TRY(const auto name, read_string(type));
   const auto* const found = std::ranges::find(known, name);
   if (found != known.end()) return static_cast<std::size_t>(found - known.begin());
+  if (is_image_type(type)) return refuse_image(block);
   if (std::ranges::find(kOtherBlocks, name) != std::end(kOtherBlocks)) {
     return unsupported(type, fmt::format("{} is not supported here", name));
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/protocol/image_part.h"
 #include "core/protocol/json_writer.h"
 
 namespace penstock::protocol {
@@ -15,7 +16,8 @@ Status read_part(JsonRef part, std::string& text) {
   TRY_STATUS(expect_object(part));
   TRY(const auto type, required_member(part, "type"));
   if (!type.is_string()) return invalid_type(type, "a string");
-  for (const std::string_view other : {"input_image", "input_file", "input_audio"}) {
+  if (is_image_type(type)) return refuse_image(part);
+  for (const std::string_view other : {"input_file", "input_audio"}) {
     if (!type.equals(other)) continue;
     return unsupported(type, fmt::format("{} parts are not supported here, only text", other));
   }
