@@ -30,6 +30,8 @@ class ChatEncoding {
   virtual std::string_view name() const = 0;
   // True when an answer to this conversation starts with reasoning.
   virtual bool thinks(const Conversation& conversation) const = 0;
+  // The special token behind which the answer proper begins when it thinks().
+  virtual std::string_view reasoning_end() const { return "</think>"; }
   virtual Result<std::vector<PromptSpan>> render(const Conversation& conversation) const = 0;
   // A parser for one answer to `conversation`; stop strings apply to visible text only.
   virtual std::unique_ptr<OutputParser> make_parser(const Conversation& conversation,

@@ -78,6 +78,9 @@ inline std::string dump(const ChatRequest& r) {
   out.line("include_usage", r.include_usage, false);
   for (const auto& stop : r.stop)
     out.text("stop", stop);
+  constexpr std::string_view kFormats[] = {"none", "json_object", "json_schema"};
+  out.line("format", kFormats[static_cast<int>(r.constraint.kind)], kFormats[0]);
+  out.text("  schema", r.constraint.text);
   out.line("tool_choice", kModes[static_cast<int>(r.tool_choice.mode)], kModes[0]);
   out.text("  named", r.tool_choice.name);
   for (const auto& name : r.tool_choice.allowed)

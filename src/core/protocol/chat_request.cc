@@ -29,12 +29,6 @@ Status refuse_unsupported(JsonRef body) {
                                                     : "is not supported here");
     }
   }
-  if (const auto format = optional_member(body, "response_format")) {
-    TRY_STATUS(expect_object(format));
-    TRY(const auto type, required_member(format, "type"));
-    TRY(const auto index, read_choice(type, {"text", "json_object", "json_schema"}));
-    if (index != 0) return unsupported(type, "structured output is not supported here yet");
-  }
   if (const auto modalities = optional_member(body, "modalities")) {
     TRY_STATUS(expect_array(modalities));
     for (auto item = modalities.first_child(); item; item = item.next_sibling()) {
@@ -175,6 +169,8 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const ChatLimits& 
   TRY_STATUS(expect_object(root));
   ChatRequest request;
   TRY_STATUS(read_identity(root, request));
+  if (const auto format = optional_member(root, "response_format"))
+    TRY_STATUS(read_answer_format(format, request));
   TRY_STATUS(refuse_unsupported(root));
   TRY_STATUS(read_messages(root, request.conversation));
   TRY_STATUS(read_tools(root, limits, request));

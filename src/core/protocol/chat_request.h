@@ -2,7 +2,7 @@
 // format asks for in the end; the other formats' parsers fill in the same.
 //
 // Reads what changes the answer, refuses what would change it but is not supported (kUnsupported:
-// images, audio, structured output, custom tools, legacy `functions`), and ignores every field it
+// images, audio, custom tools, legacy `functions`), and ignores every field it
 // does not know. null means absent for every optional field. Whether the model exists, how long the
 // context is and which token ids are in the vocabulary is the service's to check.
 //
@@ -23,6 +23,7 @@
 
 #include "base/result.h"
 #include "core/protocol/json_document.h"
+#include "domain/constraint.h"
 #include "domain/conversation.h"
 #include "domain/sampling.h"
 
@@ -69,6 +70,8 @@ struct ChatRequest {
   bool stream = false;
   bool include_usage = false;
   std::vector<std::string> stop;  // non-empty strings
+  Constraint constraint;          // as sent; where reasoning ends is the service's to add
+  std::string_view constraint_field = "response_format";  // or "text.format": what was sent
   ToolChoice tool_choice;
   bool parallel_tool_calls = true;
   ReasoningEffort reasoning_effort = ReasoningEffort::kDefault;

@@ -132,6 +132,29 @@ Status read_model(JsonRef body, ChatRequest& request) {
   return {};
 }
 
+Status read_answer_format(JsonRef format, ChatRequest& request) {
+  TRY_STATUS(expect_object(format));
+  TRY(const auto type, required_member(format, "type"));
+  TRY(const auto index, read_choice(type, {"text", "json_object", "json_schema"}));
+  if (index == 0) return {};
+  request.constraint.kind = Constraint::Kind::kJsonObject;
+  if (index == 1) return {};
+  auto holder = format;
+  if (const auto inner = optional_member(format, "json_schema")) {
+    TRY_STATUS(expect_object(inner));
+    holder = inner;
+  }
+  TRY(const auto name, required_member(holder, "name"));
+  TRY(const auto name_text, read_string(name, kUserIdBytesMax));
+  if (!is_function_name(name_text))
+    return invalid_value(name, "must be 1 to 64 of letters, digits, \"_\" and \"-\"");
+  const auto schema = optional_member(holder, "schema");
+  if (!schema) return {};  // a schema that isn't there allows any object
+  TRY_STATUS(expect_object(schema));
+  request.constraint = {Constraint::Kind::kJsonSchema, std::string(schema.text()), std::nullopt};
+  return {};
+}
+
 Status read_identity(JsonRef body, ChatRequest& request) {
   TRY_STATUS(read_model(body, request));
   for (const std::string_view name : {"user_id", "safety_identifier", "user"}) {

@@ -22,6 +22,9 @@ Status check_tool_names(JsonRef list, const std::vector<ToolDefinition>& tools);
 Status read_numbers(JsonRef body, SamplingParams& out);
 // The value of reasoning_effort or reasoning.effort; "none" turns thinking off.
 Status read_effort(JsonRef effort, ChatRequest& request);
+// response_format of Chat Completions, with name and schema in `json_schema`, or text.format of
+// Responses, with both at its own level.
+Status read_answer_format(JsonRef format, ChatRequest& request);
 // One stop string, or an array of them.
 Status read_stop_strings(JsonRef value, const ChatLimits& limits, std::vector<std::string>& out);
 Status read_model(JsonRef body, ChatRequest& request);

@@ -30,7 +30,7 @@ Status refuse_unsupported(JsonRef body) {
   return {};
 }
 
-Status read_text_options(JsonRef body) {
+Status read_text_options(JsonRef body, ChatRequest& chat) {
   const auto text = optional_member(body, "text");
   if (!text) return {};
   TRY_STATUS(expect_object(text));
@@ -38,11 +38,8 @@ Status read_text_options(JsonRef body) {
     TRY_STATUS(read_choice(verbosity, {"low", "medium", "high"}));
   const auto format = optional_member(text, "format");
   if (!format) return {};
-  TRY_STATUS(expect_object(format));
-  TRY(const auto type, required_member(format, "type"));
-  TRY(const auto index, read_choice(type, {"text", "json_object", "json_schema"}));
-  if (index != 0) return unsupported(type, "structured output is not supported here yet");
-  return {};
+  chat.constraint_field = "text.format";
+  return read_answer_format(format, chat);
 }
 
 Status read_reasoning_options(JsonRef body, ChatRequest& chat) {
@@ -373,7 +370,7 @@ Result<ResponsesRequest> parse_responses_request(std::string_view body, const Se
   std::ranges::move(reader.take(), std::back_inserter(messages));
   TRY_STATUS(read_tools(root, limits, request));
   TRY_STATUS(read_numbers(root, request.chat.sampling));
-  TRY_STATUS(read_text_options(root));
+  TRY_STATUS(read_text_options(root, request.chat));
   TRY_STATUS(read_reasoning_options(root, request.chat));
   TRY_STATUS(read_include(root, request));
   TRY_STATUS(read_limits(root, request.chat));

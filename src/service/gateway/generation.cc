@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/hash.h"
+#include "core/grammar/constraint.h"
 #include "core/protocol/sse.h"
 #include "service/gateway/answers.h"
 
@@ -74,9 +75,32 @@ Status Generation::admit() {
     const bool off = request_.reasoning_effort == ReasoningEffort::kNone;
     conversation.thinking = off ? Thinking::kDisabled : Thinking::kEnabled;
   }
+  TRY_STATUS(check_constraint());
   TRY(cache_, cache_hints(context_.cache, request_, record_));
   if (!request_.has_seed) request_.sampling.seed = context_.rng.next_u64();
   return {};
+}
+
+Status Generation::check_constraint() {
+  Constraint& constraint = request_.constraint;
+  if (!constraint) return {};
+  const std::string field(request_.constraint_field);
+  const Conversation& conversation = request_.conversation;
+  if (!conversation.tools.empty() || conversation.continue_last_assistant) {
+    return fail(ErrorCode::kUnsupported,
+                "an answer in JSON can't go with tools or with prefix completion here yet; send "
+                "tool_choice \"none\", or leave one of them out",
+                field);
+  }
+  if (const auto grammar = grammar::compile(constraint); !grammar)
+    return fail(grammar.error().code, grammar.error().message, field);
+  if (!model_->encoding->thinks(conversation)) return {};
+  constraint.after = model_->tokenizer->token_id(model_->encoding->reasoning_end());
+  if (constraint.after) return {};
+  return fail(ErrorCode::kUnsupported,
+              "this model's reasoning has no end that is a token, so what follows can't be held to "
+              "a format; turn thinking off",
+              field);
 }
 
 Task<Status> Generation::encode() {
@@ -141,6 +165,7 @@ Task<Status> Generation::place_and_submit() {
   request.model = model_->name;
   request.prompt = prompt_;
   request.sampling = request_.sampling;
+  request.constraint = std::move(request_.constraint);
   request.cache = std::move(cache_);
   co_return run_.submit(placement, std::move(request));
 }
