@@ -3,7 +3,7 @@
 #
 # Installs the npm packages when they are missing, lets the reference encode a generated corpus (20 MB)
 # with three vocabularies and decode random ids, then runs the parity test of BUILD_DIR's (build/release)
-# core_prompt_test on the answers. Where there is no npm or no registry it skips with a message, but fails in CI.
+# core_prompt_test on the answers; so too for prompts against the models' own chat templates. Where there is no npm or no registry it skips with a message, but fails in CI.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -23,5 +23,6 @@ node "$here/reference.mjs" pipelines "$out"
 for command in encode decode; do
   for vocabulary in deepseek_v3 llama3 qwen3; do echo "$command $out $vocabulary"; done
 done | xargs -P "$(nproc)" -L 1 node "$here/reference.mjs"
+node "$here/chat.mjs" "$out" qwen3 qwen3
 PENSTOCK_PARITY_DIR=$out PENSTOCK_REFERENCE_DIR=$here "$test_binary" \
-  --test-case="tokenizer ids and texts equal those of the native reference" --no-version
+  --test-case="tokenizer ids and texts equal those of the native reference,prompts equal those of*" --no-version

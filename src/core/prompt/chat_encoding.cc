@@ -1,27 +1,59 @@
 #include "core/prompt/chat_encoding.h"
 
 #include <fmt/format.h>
+#include <algorithm>
 
 #include "core/prompt/deepseek_encoding.h"
 #include "core/prompt/deepseek_tokens.h"
+#include "core/prompt/qwen_encoding.h"
 
 namespace penstock::prompt {
+namespace {
+
+bool is_deepseek_v3(const HasToken& has_token) {
+  return has_token(kBos) && has_token(kUser) && has_token(kAssistant);
+}
+bool is_deepseek_v4(const HasToken& has_token) {
+  return is_deepseek_v3(has_token) && has_token(kDsml) && has_token(kThinkEnd);
+}
+
+struct Family {
+  std::string_view name;
+  bool (*fits)(const HasToken&);
+  std::unique_ptr<ChatEncoding> (*make)();
+};
+
+// The first that fits a vocabulary is the one it uses.
+constexpr Family kFamilies[] = {
+    {"deepseek_v4", is_deepseek_v4, make_deepseek_v4},
+    {"deepseek_v3", is_deepseek_v3, make_deepseek_v3},
+    {"qwen3", is_qwen3, make_qwen3},
+};
+
+std::string family_names() {
+  std::string names;
+  for (const Family& family : kFamilies)
+    names += (names.empty() ? "" : ", ") + std::string(family.name);
+  return names;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<ChatEncoding>> detect_chat_encoding(const HasToken& has_token) {
-  const bool deepseek = has_token(kBos) && has_token(kUser) && has_token(kAssistant);
-  if (deepseek && has_token(kDsml) && has_token(kThinkEnd)) return make_deepseek_v4();
-  if (deepseek) return make_deepseek_v3();
+  for (const Family& family : kFamilies) {
+    if (family.fits(has_token)) return family.make();
+  }
   return fail(ErrorCode::kUnsupported,
-              "the vocabulary's special tokens fit no chat encoding that is built in "
-              "(deepseek_v3, deepseek_v4)");
+              fmt::format("the vocabulary's special tokens fit no chat encoding that is built in "
+                          "({})",
+                          family_names()));
 }
 
 Result<std::unique_ptr<ChatEncoding>> make_chat_encoding(std::string_view name) {
-  if (name == "deepseek_v3") return make_deepseek_v3();
-  if (name == "deepseek_v4") return make_deepseek_v4();
-  return fail(
-      ErrorCode::kUnsupported,
-      fmt::format("unknown chat encoding '{}'; there are deepseek_v3 and deepseek_v4", name));
+  const auto* family = std::ranges::find(kFamilies, name, &Family::name);
+  if (family != std::end(kFamilies)) return family->make();
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("unknown chat encoding '{}'; there are {}", name, family_names()));
 }
 
 }  // namespace penstock::prompt

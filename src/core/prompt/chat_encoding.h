@@ -43,7 +43,7 @@ using HasToken = std::function<bool(std::string_view)>;
 
 // The family whose special tokens the vocabulary has. kUnsupported lists the families known.
 Result<std::unique_ptr<ChatEncoding>> detect_chat_encoding(const HasToken& has_token);
-// By name: "deepseek_v3", "deepseek_v4".
+// By name; kUnsupported lists the names known.
 Result<std::unique_ptr<ChatEncoding>> make_chat_encoding(std::string_view name);
 
 }  // namespace penstock::prompt

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/prompt/conversation_checks.h"
 #include "core/prompt/deepseek_parser.h"
 #include "core/prompt/deepseek_tokens.h"
 #include "core/prompt/json_fields.h"
@@ -48,19 +49,6 @@ bool user_like(Role role) {
 }
 bool user_turn(Role role) {
   return user_like(role) || role == Role::kTool;
-}
-
-Result<void> check_order(const Conversation& conversation) {
-  const auto& messages = conversation.messages;
-  if (messages.empty()) {
-    return fail(ErrorCode::kInvalidArgument, "messages is empty; send at least one message",
-                "messages");
-  }
-  if (conversation.continue_last_assistant && messages.back().role != Role::kAssistant) {
-    return fail(ErrorCode::kInvalidArgument,
-                "prefix completion needs an assistant message at the end", "messages");
-  }
-  return {};
 }
 
 // ---------------------------------------------------------------------------------------------- V3

@@ -10,7 +10,9 @@ namespace {
 
 class Rewriter {
  public:
-  explicit Rewriter(std::string_view in) : in_(in) { out_.reserve(in.size() + in.size() / 8); }
+  Rewriter(std::string_view in, int indent) : in_(in), indent_(indent) {
+    out_.reserve(in.size() + in.size() / 8);
+  }
 
   Result<std::string> run() {
     while (at_ < in_.size()) {
@@ -27,7 +29,8 @@ class Rewriter {
         case '\r':
           break;
         case ',':
-          out_ += ", ";
+          out_ += indent_ > 0 ? "," : ", ";
+          new_line();
           break;
         case ':':
           out_ += ": ";
@@ -36,6 +39,7 @@ class Rewriter {
         case '[':
           open_ += c;
           out_ += c;
+          if (!closes_at_once()) new_line();
           break;
         case '}':
         case ']':
@@ -43,6 +47,7 @@ class Rewriter {
             return bad("brackets do not match");
           }
           open_.pop_back();
+          if (out_.back() != '{' && out_.back() != '[') new_line();
           out_ += c;
           break;
         default:
@@ -56,6 +61,17 @@ class Rewriter {
  private:
   std::unexpected<Error> bad(std::string_view why) const {
     return fail(ErrorCode::kInvalidArgument, fmt::format("not JSON: {} (byte {})", why, at_));
+  }
+
+  void new_line() {
+    if (indent_ == 0) return;
+    out_ += '\n';
+    out_.append(open_.size() * static_cast<std::size_t>(indent_), ' ');
+  }
+  // At the byte after an opening bracket: whether nothing stands between the two.
+  bool closes_at_once() const {
+    const std::size_t next = in_.find_first_not_of(" \t\n\r", at_);
+    return next != std::string_view::npos && (in_[next] == '}' || in_[next] == ']');
   }
 
   // Copies one string, from the opening quote to the closing one.
@@ -167,6 +183,7 @@ class Rewriter {
   }
 
   std::string_view in_;
+  int indent_;
   std::size_t at_ = 0;
   std::string open_;  // the brackets that are open
   std::string out_;
@@ -174,8 +191,8 @@ class Rewriter {
 
 }  // namespace
 
-Result<std::string> python_style(std::string_view json) {
-  return Rewriter(json).run();
+Result<std::string> python_style(std::string_view json, int indent) {
+  return Rewriter(json, indent).run();
 }
 
 }  // namespace penstock::prompt
