@@ -17,14 +17,29 @@ constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kToolNameBytesMax = 128;
 constexpr std::int64_t kThinkingBudgetMin = 1024;
 
-// What would change the answer and is not supported yet. Everything unknown is ignored.
-Status refuse_unsupported(JsonRef body) {
-  const auto output = optional_member(body, "output_config");
-  if (output) TRY_STATUS(expect_object(output));
-  for (const auto format : {output ? optional_member(output, "format") : JsonRef(),
-                            optional_member(body, "output_format")}) {
-    if (format) return unsupported(format, "structured output is not supported here yet");
+// A schema that the answer must hold to, under either of its names.
+Status read_format(JsonRef body, ChatRequest& request) {
+  auto format = optional_member(body, "output_format");
+  if (format) request.constraint_field = "output_format";
+  if (const auto output = optional_member(body, "output_config")) {
+    TRY_STATUS(expect_object(output));
+    if (const auto newer = optional_member(output, "format")) {
+      format = newer;
+      request.constraint_field = "output_config.format";
+    }
   }
+  if (!format) return {};
+  TRY_STATUS(expect_object(format));
+  TRY(const auto type, required_member(format, "type"));
+  TRY_STATUS(read_choice(type, {"json_schema"}));
+  TRY(const auto schema, required_member(format, "schema"));
+  TRY_STATUS(expect_object(schema));
+  request.constraint = {Constraint::Kind::kJsonSchema, std::string(schema.text()), std::nullopt};
+  return {};
+}
+
+// What would change the answer and is not supported. Everything unknown is ignored.
+Status refuse_unsupported(JsonRef body) {
   if (const auto servers = optional_member(body, "mcp_servers")) {
     TRY_STATUS(expect_array(servers));
     if (servers.first_child()) {
@@ -180,6 +195,7 @@ Result<ChatRequest> parse_messages_request(std::string_view body, MessagesCall c
   ChatRequest request;
   TRY_STATUS(read_model(root, request));
   TRY_STATUS(refuse_unsupported(root));
+  TRY_STATUS(read_format(root, request));
   TRY_STATUS(read_turns(root, request.conversation));
   TRY_STATUS(read_tools(root, limits, request));
   TRY_STATUS(read_sampling(root, call, request));

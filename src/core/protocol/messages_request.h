@@ -1,9 +1,9 @@
 // Anthropic Messages request: bytes in, a checked ChatRequest out.
 //
 // Reads what changes the answer, refuses what would change it but is not supported (kUnsupported:
-// images, documents and other blocks that are not text, tools or thinking; structured output; MCP
-// servers), and ignores what it does not know: cache_control on anything, context_management,
-// container, betas. null means absent for every optional field.
+// images, documents and other blocks that are not text, tools or thinking; MCP servers), and
+// ignores what it does not know: cache_control on anything, context_management, container, betas.
+// null means absent for every optional field.
 //
 // Turns: consecutive turns of one role are one. Texts of one user or system turn are joined by a
 // blank line, those of an assistant's by nothing. Results of tools become messages of their own,
