@@ -64,6 +64,7 @@ Result<std::vector<Figure>> run_transfer(const Options&);
 Result<std::vector<Figure>> run_experts(const Options&);
 Result<std::vector<Figure>> run_routing(const Options&);
 Result<std::vector<Figure>> run_pd(const Options&);
+Result<std::vector<Figure>> run_gateway(const Options&);
 Result<std::vector<Figure>> run_grammar(const Options&);
 
 }  // namespace penstock::bench

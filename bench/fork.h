@@ -44,6 +44,7 @@ class Fork {
   Fork(const Fork&) = delete;
   Fork& operator=(const Fork&) = delete;
   const std::string& line() const { return line_; }
+  pid_t pid() const { return pid_; }
 
  private:
   pid_t pid_ = -1;

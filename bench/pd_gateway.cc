@@ -10,28 +10,18 @@
 // client's frame the token of one.
 //
 // CPU times are the kernel's, so that a busy machine disturbs them little. Medians of rounds.
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <thread>
 
 #include <fmt/format.h>
 
-#include "core/prompt/tokenizer.h"
 #include "fork.h"
+#include "gateway_rig.h"
 #include "io/control/engine_server.h"
 #include "pd.h"
 #include "pd_rig.h"
@@ -89,15 +79,6 @@ class Metronome final : public service::WorkerEngine {
   Steady::time_point next_{};
 };
 
-Result<std::vector<TokenId>> metronome_text(const Options& options) {
-  std::ifstream file(options.model_dir + "/tokenizer.json");
-  const std::string json{std::istreambuf_iterator<char>(file), {}};
-  TRY(const auto tokenizer, Tokenizer::from_json(json));
-  std::vector<TokenId> text;
-  TRY_STATUS(tokenizer->encode("The quick brown fox jumps over the lazy dog and on. ", text));
-  return text;
-}
-
 // In a process of its own: a metronome behind a worker's socket.
 void serve(const std::string& socket, const std::string& model_dir, std::vector<TokenId> text,
            int report) {
@@ -111,19 +92,6 @@ void serve(const std::string& socket, const std::string& model_dir, std::vector<
   tell(report, socket);
   while (true)
     ::pause();
-}
-
-// Nanoseconds that all threads of the process have computed.
-double cpu_of(pid_t pid) {
-  double sum = 0;
-  std::error_code gone;
-  for (const auto& task :
-       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), gone)) {
-    std::ifstream file(task.path() / "schedstat");
-    double ran = 0;
-    if (file >> ran) sum += ran;
-  }
-  return sum;
 }
 
 // Microseconds of CPU for each frame of `kRequests` tokens, up to the coroutines.
@@ -167,29 +135,14 @@ class HttpStreams {
     auto streams = std::unique_ptr<HttpStreams>(new HttpStreams);
     const std::string body = R"({"model":"nano","stream":true,"max_tokens":500000,)"
                              R"("messages":[{"role":"user","content":"go on"}]})";
-    const std::string request = fmt::format(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-        "content-length: {}\r\n\r\n{}",
-        body.size(), body);
     for (std::size_t i = 0; i < kRequests; ++i) {
-      const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      streams->polled_.push_back({fd, POLLIN, 0});
-      sockaddr_in to{};
-      to.sin_family = AF_INET;
-      to.sin_port = htons(port);
-      to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      if (fd < 0 || ::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0 ||
-          ::send(fd, request.data(), request.size(), MSG_NOSIGNAL) !=
-              static_cast<ssize_t>(request.size())) {
-        return fail(ErrorCode::kIo, "the bench can't reach its gateway");
-      }
+      TRY(auto wire, HttpWire::open(port));
+      TRY_STATUS(wire.send(chat_post(body)));
+      streams->polled_.push_back({wire.fd(), POLLIN, 0});
+      streams->wires_.push_back(std::move(wire));
     }
     streams->last_.assign(kRequests, 0);
     return streams;
-  }
-  ~HttpStreams() {
-    for (const pollfd& each : polled_)
-      ::close(each.fd);
   }
   HttpStreams(const HttpStreams&) = delete;
   HttpStreams& operator=(const HttpStreams&) = delete;
@@ -218,19 +171,10 @@ class HttpStreams {
 
  private:
   HttpStreams() = default;
+  std::vector<HttpWire> wires_;
   std::vector<pollfd> polled_;
   std::vector<char> last_;  // byte read
 };
-
-Result<std::uint16_t> port_of(const std::string& report) {
-  constexpr std::string_view kKey = "\"port\":";
-  const std::size_t at = report.find(kKey);
-  std::uint16_t port = 0;
-  if (at != std::string::npos)
-    std::from_chars(report.data() + at + kKey.size(), report.data() + report.size(), port);
-  if (port == 0) return fail(ErrorCode::kInternal, "the gateway of the bench told no port");
-  return port;
-}
 
 // Microseconds of the gateway's CPU for each event, and events per second of one stream.
 struct TokenCost {
@@ -255,7 +199,7 @@ Result<TokenCost> token_cost(const Child& gateway, Duration window) {
 Result<std::vector<Figure>> pd_gateway_figures(const Options& options) {
   TRY(const auto folder, ScratchFolder::make());
   const std::string socket = folder->path() + "/run/metronome.sock";
-  TRY(auto text, metronome_text(options));
+  TRY(auto text, sentence_tokens(options.model_dir));
   const Fork worker([&](int report) { serve(socket, options.model_dir, std::move(text), report); });
   if (worker.line().empty())
     return fail(ErrorCode::kUnavailable, "the bench's worker did not start");

@@ -15,6 +15,8 @@ const std::vector<Bench>& all() {
       {"experts", "expert placement against the public EPLB, and planning time", run_experts},
       {"routing", "one placement decision over 1,024 ranks, every policy", run_routing},
       {"pd", "prefill and decode apart against mixed workers, and what the gateway costs", run_pd},
+      {"gateway", "a worker that answers at once behind the gateway, against nginx as a proxy",
+       run_gateway},
       {"grammar", "compiling a schema and token masks for structured output", run_grammar},
   };
   return benches;
