@@ -182,6 +182,10 @@ struct Options {
   std::string sim_cache;  // "cluster" or "engine"
   std::uint32_t sim_cache_blocks = 0;
   Duration sim_cache_ttl{};
+  std::uint32_t sim_host_blocks = 0;  // tiers beside it; 0: none
+  Duration sim_host_ttl{};
+  std::uint32_t sim_disk_blocks = 0;
+  Duration sim_disk_ttl{};
   std::uint32_t sim_zones = 0;
   std::vector<Assignment> sim_changes;
   Duration sim_seconds{};

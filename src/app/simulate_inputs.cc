@@ -125,6 +125,8 @@ Result<sim::ClusterOptions> simulated_cluster(const Options& o) {
   c.cache_scope = o.sim_cache == "engine" ? sim::CacheScope::kEngine : sim::CacheScope::kCluster;
   c.cache_blocks = o.sim_cache_blocks;
   c.cache_ttl = o.sim_cache_ttl;
+  c.host = {o.sim_host_blocks, o.sim_host_ttl};
+  c.disk = {o.sim_disk_blocks, o.sim_disk_ttl};
   c.gateways = o.sim_gateways;
   c.report_lag = o.sim_report_lag;
   c.report_loss = o.sim_report_loss;

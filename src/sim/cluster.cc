@@ -15,6 +15,13 @@ constexpr std::uint32_t kProgressEvery = 8192;  // arrivals
 // Steps are longer than their nominal compute by moe_lb and by waiting for the slowest rank.
 constexpr double kComputeMargin = 1.1;
 
+std::array<CacheTier, kCacheTiers.size()> tiers_of(const ClusterOptions& options) {
+  const CacheTier main{options.cache_blocks == 0 ? kUnlimitedBlocks : options.cache_blocks,
+                       options.cache_ttl};
+  if (options.cache_scope == CacheScope::kEngine) return {main, options.disk, CacheTier{}};
+  return {options.host, options.disk, main};
+}
+
 }  // namespace
 
 Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
@@ -33,6 +40,8 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
       decode_group_(static_cast<std::size_t>(profile.decode_pool.group_ranks)),
       placement_rng_(options.seed * 4 + 1),
       loss_rng_(options.seed * 4 + 2),
+      caches_(tiers_of(options),
+              static_cast<std::size_t>(profile.prefill_pool.ranks) / prefill_group_),
       prefill_reports_(options.gateways, static_cast<std::size_t>(profile.prefill_pool.ranks)),
       decode_reports_(options.gateways, static_cast<std::size_t>(profile.decode_pool.ranks)) {
   const auto number = [](RequestId id) { return static_cast<std::uint32_t>(id.value); };
@@ -72,11 +81,6 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
   prefill_up_.assign(prefill_engines, true);
   decode_accepts_.assign(decode_engines, true);
   decode_up_.assign(decode_engines, true);
-  const std::size_t caches = options.cache_scope == CacheScope::kCluster ? 1 : prefill_engines;
-  for (std::size_t c = 0; c < caches; ++c)
-    caches_.emplace_back(options.cache_blocks == 0 ? std::numeric_limits<std::uint32_t>::max()
-                                                   : options.cache_blocks / caches,
-                         options.cache_ttl);
   if (options.event_lag > Duration::zero() || options.event_loss > 0) believed_ = caches_;
   if (options.front.on || options.clairvoyant)
     front_.assign(options.clairvoyant ? 1 : options.gateways,
@@ -191,10 +195,8 @@ void Cluster::queue_or_place(std::uint32_t id) {
   blocks_of(id, blocks_);
   const std::int64_t prompt = prompt_of(request);
   std::int64_t hit = 0;
-  for (std::size_t c = 0; c < caches_.size(); ++c)
-    hit = std::max(
-        hit,
-        usable((believed_.empty() ? caches_ : believed_)[c].peek(blocks_, queue_.now()), prompt));
+  for (std::size_t view = 0; view < caches_.views(); ++view)
+    hit = std::max(hit, usable(believed().peek(view, blocks_, queue_.now()).total(), prompt));
   request.quota = routing::prefill_seconds(
       profile_.costs.prefill, static_cast<double>(prompt - hit), static_cast<double>(hit));
   if (options_.refuse_work > 0 && request.quota >= options_.refuse_work) {
@@ -286,20 +288,16 @@ void Cluster::view_prefill(const RequestState& request, std::span<const std::uin
   std::int64_t hit = 0;
   double compute = 0;
   double load = 0;
-  std::size_t cache = caches_.size();
-  const routing::FlowCoefficients& flow = profile_.costs.load[std::to_underlying(
-      options_.cache_scope == CacheScope::kCluster ? KvTier::kCluster : KvTier::kHost)];
+  std::size_t seen = caches_.views();
   for (std::size_t r = 0; r < prefill_views_.size(); ++r) {
     RankView& view = prefill_views_[r];
-    if (cache_index(r) != cache) {
-      cache = cache_index(r);
-      hit = usable(believed_cache(r).peek(blocks, now), prompt);
+    if (r / prefill_group_ % caches_.views() != seen) {
+      seen = r / prefill_group_ % caches_.views();
+      const TierHit found = believed().peek(seen, blocks, now);
+      hit = usable(found.total(), prompt);
       compute = routing::prefill_seconds(profile_.costs.prefill, static_cast<double>(prompt - hit),
                                          static_cast<double>(hit));
-      load = hit > 0 && flow.bytes_per_second > 0
-                 ? flow.latency + static_cast<double>(hit * profile_.kv_bytes_per_token) /
-                                      flow.bytes_per_second
-                 : 0;
+      load = load_seconds(found, hit);
     }
     view.hit_tokens = hit;
     view.compute_seconds = compute;
@@ -327,12 +325,32 @@ bool Cluster::place_prefill(std::uint32_t id) {
                           {.seconds = request.quota, .requests_waiting = 1});
   mark(Mark::kPlaced, id, request.prefill_rank);
   // What the gateway believed may be gone, or more may be there.
-  request.hit = usable(caches_[cache_index(request.prefill_rank)].match(blocks_, queue_.now()),
-                       prompt_of(request));
-  if (measured(id) && !request.has_first_token)
+  const TierHit found = caches_.match(request.prefill_rank / prefill_group_, blocks_, queue_.now());
+  request.hit = usable(found.total(), prompt_of(request));
+  request.load_seconds = load_seconds(found, request.hit);
+  if (measured(id) && !request.has_first_token) {
     report_.hit_tokens += static_cast<double>(request.hit);
+    for (std::size_t tier = 0; tier < kCacheTiers.size(); ++tier)
+      report_.hit_blocks[tier] += found.blocks[tier];
+  }
   load_then_push(id);
   return true;
+}
+
+// Each tier's part one after the other.
+double Cluster::load_seconds(const TierHit& found, std::int64_t hit) const {
+  double seconds = 0;
+  for (std::size_t tier = 0; tier < kCacheTiers.size(); ++tier) {
+    const std::int64_t tokens =
+        std::min(hit, static_cast<std::int64_t>(found.blocks[tier]) * trace_.block_tokens);
+    hit -= tokens;
+    const routing::FlowCoefficients& flow =
+        profile_.costs.load[std::to_underlying(kCacheTiers[tier])];
+    if (tokens > 0 && flow.bytes_per_second > 0)
+      seconds += flow.latency +
+                 static_cast<double>(tokens * profile_.kv_bytes_per_token) / flow.bytes_per_second;
+  }
+  return seconds;
 }
 
 // Hits of one host are read one after the other over its link.
@@ -345,15 +363,11 @@ void Cluster::load_then_push(std::uint32_t id) {
     prefill_[rank / prefill_group_].push(rank % prefill_group_,
                                          {RequestId(id), r.hit, prompt_of(r) - r.hit});
   };
-  const routing::FlowCoefficients& flow = profile_.costs.load[std::to_underlying(
-      options_.cache_scope == CacheScope::kCluster ? KvTier::kCluster : KvTier::kHost)];
-  if (request.hit <= 0 || flow.bytes_per_second <= 0) {
+  const double load = request.load_seconds;
+  if (request.hit <= 0 || load <= 0) {
     push();
     return;
   }
-  const double load =
-      flow.latency +
-      static_cast<double>(request.hit * profile_.kv_bytes_per_token) / flow.bytes_per_second;
   Instant& free = link_free_[rank / static_cast<std::size_t>(profile_.prefill_pool.host_ranks)];
   free = std::max(free, queue_.now()) + routing::to_duration(load);
   const double quota = request.quota;
@@ -375,8 +389,7 @@ bool Cluster::pull(std::size_t engine, routing::QueuedPrompt& out) {
   const auto id = static_cast<std::uint32_t>(next->id.value);
   RequestState& request = requests_[id];
   blocks_of(id, blocks_);
-  request.hit = usable(caches_[cache_index(engine * prefill_group_)].match(blocks_, queue_.now()),
-                       prompt_of(request));
+  request.hit = usable(caches_.match(engine, blocks_, queue_.now()).total(), prompt_of(request));
   if (measured(id)) report_.hit_tokens += static_cast<double>(request.hit);
   mark(Mark::kPlaced, id, engine);
   out = {RequestId(id), request.hit, prompt_of(request) - request.hit};
@@ -407,8 +420,8 @@ void Cluster::computed(std::uint32_t id, std::int64_t last_chunk) {
   request.last_token = queue_.now();
   mark(Mark::kComputed, id, request.prefill_rank);
   blocks_of(id, blocks_);
-  caches_[cache_index(request.prefill_rank)].insert(blocks_, queue_.now());
-  if (!believed_.empty()) cache_event(request.prefill_rank, std::vector(blocks_));
+  caches_.insert(request.prefill_rank / prefill_group_, blocks_, queue_.now());
+  if (believed_) cache_event(request.prefill_rank, std::vector(blocks_));
   if (t.output_tokens <= request.emitted + 1) {
     finished(id);
     return;

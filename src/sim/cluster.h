@@ -14,8 +14,6 @@
 // Errors: kInvalidArgument for a profile that validate() refuses, unknown policies, no arrivals,
 // changes of engines that are not there.
 // Concurrency: one thread. Source: design.md section 9.
-//
-// Not modelled: disk and host tiers apart.
 #pragma once
 
 #include <functional>
@@ -31,12 +29,13 @@
 #include "evaluate/trace.h"
 #include "sim/report.h"
 #include "sim/slo.h"
+#include "sim/tiered_cache.h"
 
 namespace penstock::sim {
 
 enum class CacheScope : std::uint8_t {
   kCluster,  // any rank can use any prefix, from shared storage
-  kEngine,   // each prefill engine has a cache of its own, in host memory
+  kEngine,   // no store: each prefill engine has a cache of its own, in host memory
 };
 
 enum class Pool : std::uint8_t { kPrefill, kDecode };
@@ -70,6 +69,9 @@ struct ClusterOptions {
   FrontQueue front = {};
   CacheScope cache_scope = CacheScope::kCluster;
   std::size_t cache_blocks = 0;  // of the trace's block size, in all; 0: no limit
+  // More tiers of every prefill engine: host memory beside the cluster's store, and disk.
+  CacheTier host = {};
+  CacheTier disk = {};
   Duration cache_ttl = std::chrono::hours(24 * 3);
   std::size_t gateways = 1;
   Duration report_lag{};

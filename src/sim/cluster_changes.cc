@@ -55,15 +55,10 @@ void Cluster::change(const EngineChange& what) {
 // Nobody knows for a while; then what was there is placed again, in the order of arrival.
 void Cluster::fail_prefill(std::size_t engine) {
   prefill_[engine].fail();
-  if (options_.cache_scope == CacheScope::kEngine)
-    caches_[engine] =
-        BlockCache(options_.cache_blocks == 0 ? std::numeric_limits<std::uint32_t>::max()
-                                              : options_.cache_blocks / caches_.size(),
-                   options_.cache_ttl);
+  caches_.lose(engine);
   queue_.call_at(queue_.now() + options_.notice, [this, engine] {
     prefill_accepts_[engine] = prefill_up_[engine];
-    if (!believed_.empty() && options_.cache_scope == CacheScope::kEngine)
-      believed_[engine] = caches_[engine];
+    if (believed_) believed_->lose(engine);
     for (std::uint32_t id = 0; id < next_; ++id) {
       const RequestState& r = requests_[id];
       if (!r.computed && r.prefill_rank != kNoRank && r.prefill_rank / prefill_group_ == engine)

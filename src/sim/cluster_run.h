@@ -4,10 +4,10 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "sim/block_cache.h"
 #include "sim/cluster.h"
 #include "sim/decode_engine.h"
 #include "sim/event_queue.h"
@@ -41,7 +41,8 @@ class Cluster {
     std::int64_t hit = 0;
     std::int64_t emitted = 0;  // tokens, when it had to be placed anew
     std::int64_t last_chunk = 0;
-    double quota = 0;  // predicted compute
+    double quota = 0;         // predicted compute
+    double load_seconds = 0;  // of its hit
     Instant first_token{};
     Instant last_token{};  // known when it begins to wait
     bool in_time = false;  // its first token
@@ -105,13 +106,9 @@ class Cluster {
     digest_.add((static_cast<std::uint64_t>(id) << 8 | static_cast<std::uint64_t>(kind)) ^
                 what << 40);
   }
-  std::size_t cache_index(std::size_t prefill_rank) const {
-    return options_.cache_scope == CacheScope::kCluster ? 0 : prefill_rank / prefill_group_;
-  }
   // What gateways believe is cached: the caches themselves when events are neither late nor lost.
-  BlockCache& believed_cache(std::size_t prefill_rank) {
-    return (believed_.empty() ? caches_ : believed_)[cache_index(prefill_rank)];
-  }
+  const TieredCache& believed() const { return believed_ ? *believed_ : caches_; }
+  double load_seconds(const TierHit& found, std::int64_t hit) const;  // of `hit` tokens
   std::int64_t usable(std::size_t matched, std::int64_t prompt) const {
     // The last token is always computed.
     return std::min(static_cast<std::int64_t>(matched) * trace_.block_tokens, prompt - 1);
@@ -143,8 +140,8 @@ class Cluster {
   std::vector<bool> decode_accepts_;
   std::vector<bool> prefill_up_;  // engines, in truth
   std::vector<bool> decode_up_;
-  std::vector<BlockCache> caches_;
-  std::vector<BlockCache> believed_;
+  TieredCache caches_;
+  std::optional<TieredCache> believed_;
   std::vector<routing::OnTimeQueue> front_;  // of each gateway; one when clairvoyant
   std::vector<routing::RankView> prefill_views_;
   std::vector<routing::RankView> decode_views_;

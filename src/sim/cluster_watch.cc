@@ -58,7 +58,7 @@ void Cluster::send(RankReports& to, RankReports::Snapshot&& snapshot) {
 void Cluster::cache_event(std::uint32_t prefill_rank, std::vector<std::uint64_t>&& blocks) {
   if (options_.event_loss > 0 && loss_rng_.uniform() < options_.event_loss) return;
   const auto learn = [this, prefill_rank, kept = std::move(blocks)] {
-    believed_[cache_index(prefill_rank)].insert(kept, queue_.now());
+    believed_->insert(prefill_rank / prefill_group_, kept, queue_.now());
   };
   if (options_.event_lag <= Duration::zero())
     learn();

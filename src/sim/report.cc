@@ -72,6 +72,9 @@ std::string to_json(const Report& r) {
       {"output_tokens_per_second",
        r.measured_seconds > 0 ? r.output_tokens / r.measured_seconds : 0},
       {"hit_rate", r.hit_rate()},
+      {"hit_blocks",
+       boost::json::object{
+           {"host", r.hit_blocks[0]}, {"disk", r.hit_blocks[1]}, {"cluster", r.hit_blocks[2]}}},
       {"prefill_busy", r.prefill_busy},
       {"preemptions", r.preemptions},
       {"engine_failures", r.failures},

@@ -3,6 +3,7 @@
 // Concurrency: values.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -49,6 +50,7 @@ struct Report {
   std::uint64_t slow_gaps = 0;      // longer than tau
   double prompt_tokens = 0;
   double hit_tokens = 0;
+  std::array<std::uint64_t, 3> hit_blocks{};  // from host memory, disk, the cluster's store
   double output_tokens = 0;
   Balance prefill_quota;  // outstanding seconds of prefill ranks
   Balance decode_requests;

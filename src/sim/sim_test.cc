@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "sim/histogram.h"
 #include "sim/prefill_engine.h"
 #include "sim/rank_reports.h"
+#include "sim/tiered_cache.h"
 
 #include <doctest/doctest.h>
 
@@ -102,6 +104,22 @@ TEST_CASE("the cache: prefixes, least recently used first, time to live") {
   BlockCache none(0, seconds(1));
   none.insert(a, at(0));
   CHECK(none.match(a, at(0)) == 0);
+}
+
+TEST_CASE("tiers: what host memory has, then disk, then the store") {
+  TieredCache cache({CacheTier{.blocks = 4}, CacheTier{.blocks = 8}, CacheTier{.blocks = 100}}, 2);
+  const std::vector<std::uint64_t> a{1, 2, 3, 4};
+  CHECK(cache.peek(0, a, at(0)).total() == 0);
+  cache.insert(0, a, at(0));
+  const TierHit here = cache.match(0, a, at(1));  // two in host memory, four on disk
+  CHECK(here.blocks == std::array<std::size_t, 3>{2, 2, 0});
+  CHECK(cache.peek(1, a, at(1)).blocks == std::array<std::size_t, 3>{0, 0, 4});
+  cache.lose(0);
+  CHECK(cache.peek(0, a, at(2)).blocks == std::array<std::size_t, 3>{0, 4, 0});
+  // Without a store and other tiers nothing is kept.
+  TieredCache none({}, 3);
+  none.insert(0, a, at(0));
+  CHECK(none.match(0, a, at(0)).total() == 0);
 }
 
 // --- reports
@@ -290,6 +308,34 @@ TEST_CASE("every policy: all that arrive finish, one seed gives one digest") {
       if (name != "random" && name != "round-robin" && name != "session-affinity")
         CHECK(simulate(small(), trace, arrivals, other)->digest != report->digest);
     }
+}
+
+TEST_CASE("slower tiers add hits, and cost more to load from") {
+  const evaluate::Trace trace = conversations(900);
+  const auto arrivals = evaluate::scale(trace, {});
+  const auto run = [&](const ClusterOptions& options) {
+    const auto report = simulate(small(), trace, arrivals, options);
+    REQUIRE(report);
+    CHECK(report->finished == report->arrivals);
+    CHECK(simulate(small(), trace, arrivals, options)->digest == report->digest);
+    return *report;
+  };
+  ClusterOptions options{
+      .cache_scope = CacheScope::kEngine, .cache_blocks = 8, .warmup = seconds(1)};
+  const Report host = run(options);
+  CHECK(host.hit_blocks[1] + host.hit_blocks[2] == 0);
+  options.disk.blocks = 10'000;
+  const Report disk = run(options);
+  CHECK(disk.hit_rate() > host.hit_rate());
+  CHECK(disk.hit_blocks[1] > 0);
+  options.disk = {};
+  options.cache_scope = CacheScope::kCluster;
+  options.cache_blocks = 0;
+  options.host.blocks = 8;
+  const Report all = run(options);
+  CHECK(all.hit_blocks[0] > 0);
+  CHECK(all.hit_blocks[2] > 0);
+  CHECK(all.hit_rate() > disk.hit_rate());
 }
 
 TEST_CASE("too much load: the default serves more in time than the alternatives") {
