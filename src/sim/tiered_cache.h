@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "domain/kv.h"
+#include "core/routing/cost_model.h"
 #include "sim/block_cache.h"
 
 namespace penstock::sim {
