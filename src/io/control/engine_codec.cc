@@ -236,14 +236,14 @@ void encode(const EngineRequest& request, wire::Submit& submit) {
   submit.set_cache_class(clean_utf8(request.cache.ttl_class, kErrorTextMax));
   submit.set_cache_request(clean_utf8(request.cache.request, kErrorTextMax));
   submit.set_rank(request.rank);
-  const HandoffRef& handoff = request.handoff;
-  if (handoff.leg == Leg::kWhole) return;
   if (request.constraint) {
     wire::Constraint& out = *submit.mutable_constraint();
     out.set_kind(static_cast<wire::Constraint::Kind>(request.constraint.kind));
     out.set_text(request.constraint.text);
     if (request.constraint.after) out.set_after(*request.constraint.after);
   }
+  const HandoffRef& handoff = request.handoff;
+  if (handoff.leg == Leg::kWhole) return;
   wire::Handoff& out = *submit.mutable_handoff();
   out.set_decode(handoff.leg == Leg::kDecode);
   out.set_id_high(handoff.id.high);
@@ -266,8 +266,6 @@ Result<EngineRequest> decode(const wire::Submit& submit) {
   request.cache = {submit.cache_scope(), submit.cache_tenant(), submit.cache_class(),
                    submit.cache_request()};
   request.rank = submit.rank();
-  if (!submit.has_handoff()) return request;
-  const wire::Handoff& in = submit.handoff();
   if (submit.has_constraint()) {
     const wire::Constraint& in = submit.constraint();
     if (!wire::Constraint::Kind_IsValid(in.kind()) || in.kind() == wire::Constraint::NONE) {
@@ -277,6 +275,8 @@ Result<EngineRequest> decode(const wire::Submit& submit) {
     request.constraint = {static_cast<Constraint::Kind>(in.kind()), in.text(), std::nullopt};
     if (in.has_after()) request.constraint.after = in.after();
   }
+  if (!submit.has_handoff()) return request;
+  const wire::Handoff& in = submit.handoff();
   if (in.source().size() > kErrorTextMax || in.decode() == in.source().empty()) {
     return fail(ErrorCode::kInvalidArgument,
                 "a decode leg names its prefill worker, and only a decode leg does", "handoff");

@@ -165,8 +165,8 @@ Task<Status> Generation::place_and_submit() {
   request.model = model_->name;
   request.prompt = prompt_;
   request.sampling = request_.sampling;
-  request.constraint = std::move(request_.constraint);
   request.cache = std::move(cache_);
+  request.constraint = std::move(request_.constraint);
   co_return run_.submit(placement, std::move(request));
 }
 
