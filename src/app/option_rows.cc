@@ -81,6 +81,12 @@ constexpr std::array kTable = {
                "Engines per model in each worker, each with its own KV and batch", ""},
     OptionInfo{"zone", "worker.zone", &O::zone, commands(kServe, kWorker, kDoctor, kConfig), "NAME",
                "", 0, 0, "", kPlain, "Where the worker is; transfers within a zone are cheap", ""},
+    OptionInfo{
+        "step-group", "worker.step_group", &O::step_group,
+        commands(kServe, kWorker, kDoctor, kConfig), "NAME", "", 0, 0, "", kPlain,
+        "Workers that name the same group make their steps together",
+        "As the ranks of one expert-parallel engine do: each step of the group is predicted to "
+        "take as long as its slowest rank. Empty: each rank steps by itself."},
     OptionInfo{"transport", "worker.transport", &O::transport,
                commands(kServe, kWorker, kDoctor, kConfig), "KIND|ADDRESS", "shm", 0, 0, "", kPlain,
                "How KV travels between workers: shm, tcp or ucx",
@@ -125,8 +131,20 @@ constexpr std::array kTable = {
                "ENGINE=FILE", "", 0, 0, "", kPath,
                "Start predicting what ENGINE costs from this profile; repeatable",
                "Only until enough was measured. `embedded` is the CPU engine of this program."},
+    OptionInfo{"step-time-max", "gateway.step_time_max", &O::step_time_max, kGatewaySide, "TIME",
+               "0s", 0, kHour, "", kPlain,
+               "Decode ranks get no more than their engine is predicted to do in steps this long",
+               "Further requests wait in the gateway; 0: no limit. It bounds the time between two "
+               "tokens. An engine that has nothing to do takes any."},
+    OptionInfo{
+        "first-token-target", "gateway.first_token_target", &O::first_token_target, kGatewaySide,
+        "TIME", "2s", 0, kHour, "", kPlain,
+        "The queue keeps as many first tokens as it can within this time",
+        "Or within three times the prompt's own computation, where that is longer. When not "
+        "all can be in time, the costliest of a tenant are put off, for a minute at most. 0: "
+        "by deadline alone."},
     OptionInfo{"prefill-backlog", "gateway.prefill_backlog", &O::prefill_backlog, kGatewaySide,
-               "TIME", "2s", kMs, kHour, "", kPlain,
+               "TIME", "200ms", kMs, kHour, "", kPlain,
                "Prompts that a rank is given ahead, in predicted time; further ones wait",
                "They wait in the gateway, where priorities and the tenants' shares count. A rank "
                "that has nothing to do takes any."},
@@ -140,8 +158,8 @@ constexpr std::array kTable = {
     OptionInfo{"kv-dtype", "engine.kv_dtype", &O::kv_dtype, kEngineUsers, "TYPE", "bf16", 0, 0,
                "bf16|f32", kPlain, "Type in which keys and values are kept", ""},
     OptionInfo{
-        "max-batch-tokens", "engine.max_batch_tokens", &O::max_batch_tokens, kEngineUsers, "N",
-        "256", 1, 65536, "", kPlain, "Tokens that one engine step computes at most",
+        "max-batch-tokens", "engine.max_batch_tokens", &O::max_batch_tokens, kEngineUsers,
+        "N", "256", 1, 65536, "", kPlain, "Tokens that one engine step computes at most",
         "More makes long prompts faster and the pauses that they cause in other streams longer."},
     OptionInfo{"max-sequences", "engine.max_sequences", &O::max_sequences, kEngineUsers, "N", "256",
                1, 65536, "", kPlain, "Sequences that run at once; more wait", ""},

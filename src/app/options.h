@@ -79,12 +79,15 @@ struct Options {
   std::string decode_policy;
   std::vector<Assignment> engine_profiles;  // engine -> profile that its costs start from
   Duration prefill_backlog{};               // beyond it new prompts wait in the gateway
+  Duration first_token_target{};            // of those that wait for an engine; 0: by deadline
+  Duration step_time_max{};                 // of decode steps, predicted; 0: no limit
 
   // The worker.
   std::string worker_name;
   std::string role;         // "prefill", "decode" or "mixed"
   std::uint32_t ranks = 0;  // engines per model, each with its own KV pool and batch
   std::string zone;
+  std::string step_group;
   std::string transport;     // "shm", "tcp", "ucx" or an address
   Duration handoff_lease{};  // KV of a prefill is kept for its reader this long after its last sign
   std::vector<Assignment> handoff_limits;  // name as in docs/protocol/handoff.md -> value

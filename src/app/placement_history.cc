@@ -26,7 +26,9 @@ json::value leg_json(const std::optional<gateway::LegExplanation>& leg) {
                     {"kv_capacity", c.kv_capacity},
                     {"queue_ms", c.queue_seconds * 1e3},
                     {"compute_ms", c.compute_seconds * 1e3},
-                    {"transfer_ms", c.transfer_seconds * 1e3}});
+                    {"transfer_ms", c.transfer_seconds * 1e3},
+                    {"load_ms", c.load_seconds * 1e3},
+                    {"step_ms", c.step_seconds * 1e3}});
   }
   return {{"policy", leg->policy},
           {"reason", leg->reason},
@@ -41,6 +43,8 @@ json::value placement_json(const gateway::PlacementExplanation& placed) {
           {"move", placed.placement},
           {"tokens", placed.tokens},
           {"cached_tokens", placed.cached_tokens},
+          {"cached_on_disk", placed.cached_on_disk},
+          {"cached_remotely", placed.cached_remotely},
           {"output_tokens", placed.output_tokens},
           {"queued_ms", std::chrono::duration<double, std::milli>(placed.queued).count()},
           {"summary", placed.summary},
@@ -67,8 +71,9 @@ std::string leg_text(std::string_view kind, const json::object& placed) {
       fmt::format("\n{}: {} chose {}, {} ({} candidates of {} ranks)\n", kind,
                   text_at(*leg, "policy"), chosen.empty() ? "none" : chosen,
                   text_at(*leg, "reason"), number_at(*leg, "candidates"), number_at(*leg, "ranks"));
-  std::vector<std::vector<std::string>> rows = {
-      {"rank", "score", "requests", "KV tokens", "of", "queue ms", "compute ms", "transfer ms"}};
+  std::vector<std::vector<std::string>> rows = {{"rank", "score", "requests", "KV tokens", "of",
+                                                 "queue ms", "compute ms", "transfer ms", "load ms",
+                                                 "step ms"}};
   const json::value* const best = leg->if_contains("best");
   if (best == nullptr || !best->is_array()) return out;
   for (const json::value& each : best->get_array()) {
@@ -85,9 +90,11 @@ std::string leg_text(std::string_view kind, const json::object& placed) {
                     capacity > 0 ? fmt::format("{}", capacity) : "-",
                     fmt::format("{:.1f}", number_at(*c, "queue_ms")),
                     fmt::format("{:.1f}", number_at(*c, "compute_ms")),
-                    fmt::format("{:.1f}", number_at(*c, "transfer_ms"))});
+                    fmt::format("{:.1f}", number_at(*c, "transfer_ms")),
+                    fmt::format("{:.1f}", number_at(*c, "load_ms")),
+                    fmt::format("{:.1f}", number_at(*c, "step_ms"))});
   }
-  return out + table(rows, {false, true, true, true, true, true, true, true});
+  return out + table(rows, {false, true, true, true, true, true, true, true, true, true});
 }
 
 }  // namespace

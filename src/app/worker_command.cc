@@ -176,6 +176,7 @@ Result<int> serve_engines(const Options& options, const WrapTransport& wrap) {
   server_options.epoch = Epoch(draw_u64());
   server_options.role = role;
   server_options.zone = options.zone;
+  server_options.step_group = options.step_group;
   std::unique_ptr<DataPlane> plane;
   if (role != WorkerRole::kMixed) {
     TRY(plane, DataPlane::open(options, server_options.epoch, loaded.embedded, wrap));

@@ -15,6 +15,10 @@ namespace {
 // A weight of nothing would wait for ever.
 constexpr double kWeightMin = 0.01;
 
+double weight_of(const QueuedRequest& request) {
+  return std::max(request.weight, kWeightMin);
+}
+
 }  // namespace
 
 std::size_t AdmissionQueue::tenant_size(TenantKey tenant) const {
@@ -41,11 +45,15 @@ Result<std::optional<QueuedRequest>> AdmissionQueue::push(const QueuedRequest& r
           fmt::format("the queue is full ({} requests); try again later", options_.requests_max));
   }
   Band& band = bands_[request.priority];
-  auto [flow, added] = band.flows.try_emplace(request.tenant);
+  auto [flow, added] = band.flows.try_emplace(request.tenant, options_.on_time);
   if (added) band.turns.push_back(request.tenant);
-  const Order order{request.deadline, next_number_++};
-  flow->second.requests.emplace(order, request);
-  by_id_.emplace(request.id, Where{request.priority, request.tenant, order});
+  const std::uint64_t number = next_number_++;
+  flow->second.requests.emplace(number, request);
+  by_id_.emplace(request.id, Where{request.priority, request.tenant, number});
+  flow->second.order.push(
+      {RequestId(number), request.arrival, std::min(request.latest_start, request.deadline),
+       request.prompt_seconds},
+      request.arrival, request.ranks * share(band, request));
   ++by_tenant_[request.tenant];
   return evicted;
 }
@@ -56,8 +64,9 @@ QueuedRequest AdmissionQueue::take(const Where& where) {
   ENSURE(band != bands_.end());
   const auto flow = band->second.flows.find(where.tenant);
   ENSURE(flow != band->second.flows.end());
-  auto node = flow->second.requests.extract(where.order);
+  auto node = flow->second.requests.extract(where.number);
   ENSURE(!node.empty());
+  static_cast<void>(flow->second.order.remove(RequestId(where.number)));
   QueuedRequest request = std::move(node.mapped());
   if (flow->second.requests.empty()) {
     band->second.flows.erase(flow);
@@ -76,19 +85,20 @@ std::optional<QueuedRequest> AdmissionQueue::evict_below(int priority) {
   const auto& [lowest, band] = *bands_.rbegin();
   std::optional<Where> newest;
   for (const auto& [tenant, flow] : band.flows)
-    for (const auto& [order, request] : flow.requests)
-      if (!newest || order.number > newest->order.number) newest = Where{lowest, tenant, order};
+    if (const auto last = flow.requests.rbegin()->first; !newest || last > newest->number)
+      newest = Where{lowest, tenant, last};
   return take(*newest);
 }
 
 const QueuedRequest* AdmissionQueue::front(Instant now, std::vector<QueuedRequest>& expired) {
+  give_up(now, expired);
   std::size_t passed = 0;  // turns in a row that were not enough
   while (!bands_.empty()) {
     const auto band = bands_.begin();
     const TenantKey tenant = band->second.turns.front();
     Flow& flow = band->second.flows.at(tenant);
-    const auto& [order, request] = *flow.requests.begin();
-    const Where where{band->first, tenant, order};
+    const QueuedRequest& request = flow.next();
+    const Where where = by_id_.at(request.id);
     if (request.deadline <= now) {
       expired.push_back(take(where));
       passed = 0;
@@ -117,8 +127,16 @@ std::optional<QueuedRequest> AdmissionQueue::pop(Instant now, std::vector<Queued
   return take(where);
 }
 
+// Of the engines' time, among the tenants that wait with it.
+double AdmissionQueue::share(const Band& band, const QueuedRequest& request) {
+  double others = 0;
+  for (const auto& [tenant, flow] : band.flows)
+    if (tenant != request.tenant) others += weight_of(flow.next());
+  return weight_of(request) / (weight_of(request) + others);
+}
+
 double AdmissionQueue::quantum(const QueuedRequest& request) const {
-  return std::max(options_.quantum_seconds, 1e-6) * std::max(request.weight, kWeightMin);
+  return std::max(options_.quantum_seconds, 1e-6) * weight_of(request);
 }
 
 // Nobody could be served in a whole round: credits the rounds that pass until somebody can, at
@@ -126,13 +144,28 @@ double AdmissionQueue::quantum(const QueuedRequest& request) const {
 void AdmissionQueue::skip_rounds(Band& band) const {
   double rounds = std::numeric_limits<double>::infinity();
   for (const auto& [tenant, flow] : band.flows) {
-    const QueuedRequest& next = flow.requests.begin()->second;
+    const QueuedRequest& next = flow.next();
     rounds = std::min(rounds, std::ceil((next.work_seconds - flow.deficit) / quantum(next)));
   }
   // The next turn adds one quantum itself.
   rounds = std::max(rounds - 1, 0.0);
   for (auto& [tenant, flow] : band.flows)
-    flow.deficit += rounds * quantum(flow.requests.begin()->second);
+    flow.deficit += rounds * quantum(flow.next());
+}
+
+void AdmissionQueue::give_up(Instant now, std::vector<QueuedRequest>& expired) {
+  std::vector<RequestId> numbers;
+  std::vector<RequestId> ids;
+  for (auto& [priority, band] : bands_) {
+    for (auto& [tenant, flow] : band.flows) {
+      numbers.clear();
+      flow.order.give_up(now, numbers);
+      for (const RequestId number : numbers)
+        ids.push_back(flow.requests.at(number.value).id);
+    }
+  }
+  for (const RequestId id : ids)
+    expired.push_back(take(Where(by_id_.at(id))));
 }
 
 bool AdmissionQueue::remove(RequestId id) {

@@ -148,6 +148,72 @@ TEST_CASE("shed with the right status") {
   CHECK(drain(queue) == std::vector<std::uint64_t>{5, 1, 2});
 }
 
+TEST_CASE("who can't be in time is put off, and only within its tenant") {
+  AdmissionQueue queue({.on_time = {.useful_share = 1}});
+  const auto add = [&](std::uint64_t id, std::uint64_t tenant, double prompt, int latest_start) {
+    QueuedRequest r = request(id, tenant, prompt);
+    r.prompt_seconds = prompt;
+    r.latest_start = at(latest_start);
+    REQUIRE(queue.push(r, true));
+  };
+  // One rank: 1 would keep 2 and 3 from their starts.
+  add(1, 1, 50, 3);
+  add(2, 1, 1, 4);
+  add(3, 1, 1, 5);
+  CHECK(drain(queue) == std::vector<std::uint64_t>{2, 3, 1});
+  // Half of the rank is the other tenant's, whose long prompt is in time: it is not put off for a
+  // flood of tenant 1, of which two are too many.
+  add(9, 2, 2, 30);
+  for (std::uint64_t id = 1; id <= 6; ++id)
+    add(id, 1, 1, 6);
+  const auto order = drain(queue);
+  REQUIRE(order.size() == 7);
+  CHECK(order.back() != 9);
+  CHECK(std::set(order.begin(), order.end()) == std::set<std::uint64_t>{1, 2, 3, 4, 5, 6, 9});
+}
+
+TEST_CASE("a higher priority goes before whoever is in a hurry") {
+  AdmissionQueue queue({});
+  QueuedRequest urgent = request(1, 1);
+  urgent.latest_start = at(1);
+  QueuedRequest higher = request(2, 1);
+  higher.latest_start = at(100);
+  higher.priority = 1;
+  REQUIRE(queue.push(urgent, true));
+  REQUIRE(queue.push(higher, true));
+  CHECK(drain(queue) == std::vector<std::uint64_t>{2, 1});
+}
+
+TEST_CASE("what was put off waits a minute at most, whoever else is served") {
+  AdmissionQueue queue({.on_time = {.useful_share = 1}});
+  QueuedRequest costly = request(1, 1, 50);
+  costly.prompt_seconds = 50;
+  costly.latest_start = at(1);
+  REQUIRE(queue.push(costly, true));
+  std::vector<QueuedRequest> expired;
+  std::uint64_t id = 2;
+  int served = 0;
+  for (int second = 0; second <= 60; ++second) {
+    QueuedRequest r = request(id++, 1, 0.5);
+    r.arrival = at(second);
+    r.prompt_seconds = 0.5;
+    r.latest_start = at(second + 2);
+    REQUIRE(queue.push(r, true));
+    const auto next = queue.pop(at(second), expired);
+    REQUIRE(next);
+    CHECK(next->id != RequestId(1));
+    CHECK(expired.empty());
+    ++served;
+  }
+  CHECK(served == 61);
+  CHECK(queue.size() == 1);
+  CHECK(queue.front(at(61), expired) == nullptr);
+  REQUIRE(expired.size() == 1);
+  CHECK(expired[0].id == RequestId(1));
+  CHECK(queue.size() == 0);
+  CHECK(queue.tenant_size(TenantKey(1)) == 0);
+}
+
 TEST_CASE("whatever happens, what was pushed leaves exactly once") {
   Rng rng(17);
   for (int round = 0; round < 30; ++round) {
@@ -162,6 +228,9 @@ TEST_CASE("whatever happens, what was pushed leaves exactly once") {
         r.priority = static_cast<int>(rng.below(3));
         r.weight = 2 * rng.uniform();
         if (rng.below(3) == 0) r.deadline = now + seconds(rng.below(20));
+        r.arrival = now;
+        r.prompt_seconds = r.work_seconds;
+        if (rng.below(2) == 0) r.latest_start = now + seconds(rng.below(5));
         const auto pushed = queue.push(r, rng.below(20) != 0);
         if (pushed) {
           if (*pushed) leaves((**pushed).id);
@@ -176,7 +245,7 @@ TEST_CASE("whatever happens, what was pushed leaves exactly once") {
         expired.clear();
         const auto next = queue.pop(now, expired);
         for (const QueuedRequest& r : expired) {
-          REQUIRE(r.deadline <= now);
+          REQUIRE((r.deadline <= now || now - r.arrival > seconds(60)));
           leaves(r.id);
         }
         if (next) leaves(next->id);

@@ -38,11 +38,20 @@ void OnTimeQueue::put_off_costliest(Instant now, double ranks) {
   }
 }
 
-std::optional<WaitingPrompt> OnTimeQueue::pop(Instant now, std::vector<RequestId>& expired) {
+void OnTimeQueue::give_up(Instant now, std::vector<RequestId>& expired) {
   while (!late_.empty() && now - late_.front().arrival > options_.late_wait_max) {
     expired.push_back(late_.front().id);
     late_.pop_front();
   }
+}
+
+const WaitingPrompt* OnTimeQueue::front() const {
+  if (!waiting_.empty()) return &waiting_.back();
+  return late_.empty() ? nullptr : &late_.front();
+}
+
+std::optional<WaitingPrompt> OnTimeQueue::pop(Instant now, std::vector<RequestId>& expired) {
+  give_up(now, expired);
   std::optional<WaitingPrompt> next;
   if (!waiting_.empty()) {
     next = waiting_.back();

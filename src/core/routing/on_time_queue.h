@@ -44,7 +44,11 @@ class OnTimeQueue {
 
   // So many ranks serve this queue.
   void push(const WaitingPrompt& prompt, Instant now, double ranks);
-  // The next to serve. Those given up are added to `expired`.
+  // Takes out those that were put off and have waited too long.
+  void give_up(Instant now, std::vector<RequestId>& expired);
+  // The next to serve, still in; null when there is none. Valid until the next call.
+  const WaitingPrompt* front() const;
+  // Takes front() out, after give_up().
   std::optional<WaitingPrompt> pop(Instant now, std::vector<RequestId>& expired);
   bool remove(RequestId id);
 

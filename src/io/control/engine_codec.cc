@@ -97,8 +97,9 @@ wire::Role to_wire(WorkerRole role) {
 }
 
 Status decode_place(const wire::WorkerHello& hello, WorkerDescription& worker) {
-  if (hello.zone().size() > kErrorTextMax || hello.transport().size() > kErrorTextMax) {
-    return broken("the worker's zone or transport address is too long");
+  if (hello.zone().size() > kErrorTextMax || hello.transport().size() > kErrorTextMax ||
+      hello.step_group().size() > kErrorTextMax) {
+    return broken("the worker's zone, transport address or step group is too long");
   }
   if (hello.role() < wire::ROLE_MIXED || hello.role() > wire::ROLE_DECODE) {
     return broken(fmt::format("unknown role {}", static_cast<int>(hello.role())));
@@ -111,6 +112,7 @@ Status decode_place(const wire::WorkerHello& hello, WorkerDescription& worker) {
   }
   worker.zone = hello.zone();
   worker.transport = hello.transport();
+  worker.step_group = hello.step_group();
   return {};
 }
 
@@ -295,6 +297,7 @@ void encode(const WorkerDescription& worker, wire::WorkerHello& hello) {
   hello.set_protocol_version(kProtocolVersion);
   hello.set_role(to_wire(worker.role));
   hello.set_zone(clean_utf8(worker.zone, kErrorTextMax));
+  hello.set_step_group(clean_utf8(worker.step_group, kErrorTextMax));
   hello.set_transport(clean_utf8(worker.transport, kErrorTextMax));
   for (const ModelDescription& model : worker.models) {
     wire::Model& out = *hello.add_models();

@@ -115,6 +115,7 @@ TEST_CASE("a worker's description survives the wire, its path may be any bytes")
   worker.role = WorkerRole::kPrefill;
   worker.zone = "west";
   worker.transport = "tcp:10.0.0.1:7";
+  worker.step_group = "ep-0";
   wire::WorkerHello hello;
   encode(worker, hello);
   wire::WorkerHello parsed;
@@ -127,6 +128,7 @@ TEST_CASE("a worker's description survives the wire, its path may be any bytes")
   CHECK(back->models[0].kv_token_bytes == 768);
   CHECK(back->role == worker.role);
   CHECK(back->zone == worker.zone);
+  CHECK(back->step_group == worker.step_group);
   CHECK(back->transport == worker.transport);
   CHECK(back->models[0].kv == worker.models[0].kv);
 }

@@ -102,6 +102,7 @@ EngineServer::State::State(EngineServerOptions o,
   description.engine = options.engine;
   description.role = options.role;
   description.zone = options.zone;
+  description.step_group = options.step_group;
   description.transport = options.transport;
   for (std::size_t rank = 0; rank < engine_list.size(); ++rank) {
     const ModelDescription& model = engine_list[rank]->description();

@@ -34,6 +34,7 @@ struct EngineServerOptions {
   Epoch epoch;         // drawn by the process
   WorkerRole role = WorkerRole::kMixed;
   std::string zone;
+  std::string step_group;  // as in WorkerDescription
   std::string transport;  // address of the KV data plane; empty: none
   Duration heartbeat = std::chrono::milliseconds(200);
   Duration stall_max = std::chrono::seconds(10);          // a write without progress

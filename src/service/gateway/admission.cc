@@ -5,12 +5,15 @@
 #include <algorithm>
 
 #include "base/hash.h"
+#include "core/routing/cost_model.h"
 
 namespace penstock::gateway {
 namespace {
 
 // Loads come with frames, every 200 ms at least and mostly with each step.
 constexpr Duration kLookInterval = std::chrono::milliseconds(20);
+// A long prompt is in time when its first token comes within so many times its own computation.
+constexpr double kColdPromptFactor = 3;
 
 }  // namespace
 
@@ -44,10 +47,7 @@ Task<std::expected<Admission::Slot, Admission::Refusal>> Admission::enter(Admiss
   }
   const Instant until = std::min(ticket.deadline, clock_.now() + limits_.queue_time_max);
   queue_.set_limits(limits_.queue_max, limits_.tenant_queue_max);
-  const routing::QueuedRequest queued{ticket.id,     routing::TenantKey(checksum64(ticket.tenant)),
-                                      ticket.weight, ticket.priority,
-                                      until,         ticket.work_seconds};
-  auto pushed = queue_.push(queued, true);
+  auto pushed = queue_.push(to_queue(ticket, until), true);
   if (!pushed) {
     const bool of_tenant = pushed.error().code == ErrorCode::kRateLimited;
     co_return std::unexpected(
@@ -72,6 +72,24 @@ Task<std::expected<Admission::Slot, Admission::Refusal>> Admission::enter(Admiss
                {},
                {}},
               "limits.queue_time"});
+}
+
+routing::QueuedRequest Admission::to_queue(const AdmissionTicket& ticket, Instant until) const {
+  routing::QueuedRequest queued{.id = ticket.id,
+                                .tenant = routing::TenantKey(checksum64(ticket.tenant)),
+                                .weight = ticket.weight,
+                                .priority = ticket.priority,
+                                .deadline = until,
+                                .work_seconds = ticket.work_seconds,
+                                .arrival = clock_.now()};
+  if (limits_.first_token_target <= Duration::zero()) return queued;
+  const Duration in_time =
+      std::max(limits_.first_token_target,
+               routing::to_duration(kColdPromptFactor * ticket.cold_prompt_seconds));
+  queued.latest_start = queued.arrival + in_time - routing::to_duration(ticket.prompt_seconds);
+  queued.prompt_seconds = ticket.prompt_seconds;
+  queued.ranks = ticket.ranks;
+  return queued;
 }
 
 void Admission::answer(RequestId id, std::optional<Refusal> refusal) {
@@ -109,8 +127,16 @@ void Admission::admit_those_that_fit() {
   while (true) {
     const routing::QueuedRequest* const next = queue_.front(clock_.now(), expired);
     if (!expired.empty()) {
-      // Their own timers answer them, in this same moment.
-      expired.clear();
+      // Whose deadline is over their own timers answer, in this same moment.
+      for (const routing::QueuedRequest& request : std::exchange(expired, {}))
+        if (request.deadline > clock_.now())
+          answer(request.id,
+                 Refusal{{ErrorCode::kOverloaded,
+                          "there is more to do than can be done in time, and the request was put "
+                          "off for a minute; try again later",
+                          {},
+                          {}},
+                         "gateway.first_token_target"});
       continue;
     }
     if (next == nullptr) return;

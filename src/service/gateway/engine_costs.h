@@ -4,7 +4,10 @@
 // given for the engine, else from about what the embedded engine needs on a laptop, and learn:
 //
 //   prefill   from prompts that had their rank to themselves: submitted until the first token
-//   step      from the step counters in load frames: how long steps took that only decoded
+//   step      from the step counters in load frames: how long steps took that only decoded; those
+//             of ranks that step together from all of their loads
+//   load      from prompts that had their rank to themselves and a hit in one tier: what their
+//             first token took beyond the rest's computation
 //
 // A rank that reports its own prefill coefficients is predicted with these; the type's are for
 // ranks that have not measured yet, for whom waits in the queue, and to be compared with reality.
@@ -46,6 +49,10 @@ class EngineCosts {
   // A prompt that nothing else delayed.
   void prompt_computed(const WorkerView& worker, std::string_view model, Tokens fresh,
                        Duration took);
+  // Likewise, with the KV of a hit from one tier; how long that took is what computing the rest is
+  // not predicted to have taken.
+  void prefix_loaded(const WorkerView& worker, std::string_view model, Tokens cached, KvTier tier,
+                     Tokens fresh, Duration took);
   // An answer has come to its end.
   void answer_ended(std::uint64_t tokens);
   // Tokens that an answer is expected to have: as the last ones on average.
@@ -59,6 +66,7 @@ class EngineCosts {
   std::span<const Type> types() const { return types_; }
 
  private:
+  void watch_group(std::span<const WorkerView> workers, const WorkerView& first);
   routing::CostModels* to_learn(std::string_view engine, std::string_view model);
 
   struct Seen {
@@ -71,7 +79,15 @@ class EngineCosts {
 
   EngineSeeds seeds_;
   std::vector<Type> types_;
-  std::map<RankId, Seen> seen_;  // ranks that are connected
+  // The last look at ranks that step together.
+  struct SeenGroup {
+    std::uint64_t step = 0;  // of the first one
+    Instant at;
+    std::vector<Epoch> epochs;             // of its workers
+    std::vector<routing::StepLoad> ranks;  // empty: some computed prompts, or none did anything
+  };
+  std::map<RankId, Seen> seen_;  // ranks that are connected and step by themselves
+  std::map<std::string, SeenGroup, std::less<>> groups_;
   double answer_tokens_ = 256;
   std::uint64_t prefill_changes_ = 0;
 };

@@ -96,6 +96,61 @@ TEST_CASE("prompts are learned by engine and model, and seeded from the engine's
   CHECK(costs.types().size() == EngineCosts::kTypesMax);
 }
 
+TEST_CASE("loads are learned by tier, from what a hit's first token took beyond the rest") {
+  EngineCosts costs;
+  WorkerView view = worker(1);
+  view.description.models[0].kv_token_bytes = 1000;
+  for (int i = 0; i < 300; ++i) {
+    const int tokens = 1000 + i * 37 % 5000;
+    const auto rest = costs.of("embedded 0.1.0", "m").prefill(Tokens(64), Tokens(tokens));
+    // 2 ms and 100 MB/s.
+    costs.prefix_loaded(view, "m", Tokens(tokens), KvTier::kDisk, Tokens(64),
+                        rest + milliseconds(2) + std::chrono::microseconds(10 * tokens));
+  }
+  const routing::CostModels& learned = costs.of("embedded 0.1.0", "m");
+  CHECK(routing::to_seconds(learned.load(Bytes(3'000'000), KvTier::kDisk)) ==
+        doctest::Approx(0.032).epsilon(0.05));
+  CHECK(routing::to_seconds(learned.load(Bytes(3'000'000), KvTier::kHost)) < 0.001);
+  // One that is hidden behind the computation costs next to nothing.
+  for (int i = 0; i < 300; ++i)
+    costs.prefix_loaded(view, "m", Tokens(3000), KvTier::kHost, Tokens(64), Duration(1));
+  CHECK(routing::to_seconds(learned.load(Bytes(3'000'000), KvTier::kHost)) < 50e-6);
+}
+
+TEST_CASE("steps of ranks that step together are learned from the slowest of them") {
+  EngineCosts costs;
+  std::vector<WorkerView> workers = {worker(1), worker(2)};
+  for (WorkerView& w : workers)
+    w.description.step_group = "g";
+  Instant now{};
+  std::uint64_t step = 0;
+  // 2 ms + 0.5 ms a request of the rank that has most; the other one does half as much.
+  for (int i = 0; i < 400; ++i) {
+    const auto most = static_cast<std::uint32_t>(2 + 2 * (i / 4 % 5));
+    workers[i / 20 % 2].loads[0].running = most;
+    workers[1 - i / 20 % 2].loads[0].running = most / 2;
+    step += 10;
+    now += 10 * std::chrono::microseconds(2000 + 500 * static_cast<int>(most));
+    for (WorkerView& w : workers) {
+      w.loads[0].step = step;
+      w.heard_at = now;
+    }
+    costs.watch(workers);
+  }
+  REQUIRE(costs.types().size() == 1);
+  const routing::CostModels& learned = costs.types()[0].costs;
+  CHECK(routing::to_seconds(learned.step(10, Tokens(0))) == doctest::Approx(0.007).epsilon(0.05));
+  CHECK(learned.error(CostLaw::kStep).observations == 300);
+  // Nothing is learned while one of them computes prompts.
+  for (int i = 0; i < 10; ++i) {
+    workers[1].loads[0].prompt_tokens_waiting = 100;
+    workers[0].loads[0].step += 10;
+    workers[0].heard_at += std::chrono::seconds(1);
+    costs.watch(workers);
+  }
+  CHECK(learned.error(CostLaw::kStep).observations == 300);
+}
+
 TEST_CASE("an answer is expected to be like the last ones, and never longer than allowed") {
   EngineCosts costs;
   CHECK(costs.expected_answer(100) == 100);

@@ -11,6 +11,14 @@ namespace {
 // One merged output and one error per choice; 128 is the limit of `n`.
 constexpr std::size_t kQueueMax = 256;
 
+// That holds all of the hit, as far as is known.
+std::optional<KvTier> only_tier(const PlacementRequest& request) {
+  if (request.cached_on_disk + request.cached_remotely == 0) return KvTier::kHost;
+  if (request.cached_on_disk == request.cached) return KvTier::kDisk;
+  if (request.cached_remotely == request.cached) return KvTier::kCluster;
+  return std::nullopt;
+}
+
 }  // namespace
 
 EngineRun::EngineRun(GatewayContext& context, Instant deadline, std::string request_id)
@@ -57,7 +65,11 @@ Task<std::expected<void, Admission::Refusal>> EngineRun::enter(AdmissionTicket t
   const Instant began = context_.clock.now();
   waiting_id_ = ticket.id = RequestId(context_.rng.next_u64());
   ticket.deadline = deadline_;
-  ticket.work_seconds = context_.placer.work_seconds(context_.placement_state(), request);
+  const Placer::Work work = context_.placer.work(context_.placement_state(), request);
+  ticket.work_seconds = work.total;
+  ticket.prompt_seconds = work.prompt;
+  ticket.cold_prompt_seconds = work.cold_prompt;
+  ticket.ranks = work.ranks;
   ticket.has_room = [this, request] {
     return context_.placer.has_room(context_.placement_state(), request);
   };
@@ -113,19 +125,20 @@ Status EngineRun::submit(const Placement& placement, EngineRequest request) {
 Status EngineRun::submit_legs(const Placement& placement) {
   if (!placement.prefill) {
     return submit_leg(placement.decode, {},
-                      {placement.fresh, 1, placement.kv_tokens, placement.compute});
+                      {placement.fresh, 1, placement.kv_tokens, placement.compute, placement.load});
   }
   HandoffRef handoff;
   handoff.leg = Leg::kPrefill;
   handoff.id = context_.new_handoff_id
                    ? context_.new_handoff_id()
                    : HandoffId{context_.rng.next_u64(), context_.rng.next_u64()};
-  TRY_STATUS(submit_leg(*placement.prefill, handoff,
-                        {placement.fresh, 1, placement.prompt_kv_tokens, placement.compute}));
+  TRY_STATUS(submit_leg(
+      *placement.prefill, handoff,
+      {placement.fresh, 1, placement.prompt_kv_tokens, placement.compute, placement.load}));
   handoff.leg = Leg::kDecode;
   handoff.source = placement.transport;
   handoff.source_epoch = placement.epoch;
-  return submit_leg(placement.decode, handoff, {0, 1, placement.kv_tokens, {}});
+  return submit_leg(placement.decode, handoff, {0, 1, placement.kv_tokens});
 }
 
 Status EngineRun::submit_leg(RankId rank, const HandoffRef& handoff,
@@ -159,17 +172,23 @@ bool EngineRun::is_idle(RankId rank) const {
   return load.running + load.waiting == 0 && load.prompt_tokens_waiting == 0;
 }
 
-// The first token of a prompt that nothing else was computed beside says what prompts cost. With a
-// hit the way of its KV is in that time, so it teaches nothing.
+// The first token of a prompt that nothing else was computed beside says what prompts cost; with a
+// hit, what loading its KV added to the rest's computation.
 void EngineRun::learn(Running& leg, const EngineOutput& output) {
-  if (!std::exchange(leg.alone, false) || output.cached_tokens > 0) return;
+  if (!std::exchange(leg.alone, false)) return;
   const RankId rank = leg.permit.rank();
   const WorkerView* const worker = worker_of(rank);
   if (worker == nullptr || context_.ledger.of(rank).requests != 1) return;
   const auto computed =
       static_cast<std::int64_t>(request_.prompt->size() + request_.emitted.size());
-  context_.costs.prompt_computed(*worker, request_.model, Tokens(computed),
-                                 context_.clock.now() - leg.submitted_at);
+  const Duration took = context_.clock.now() - leg.submitted_at;
+  const Tokens cached(output.cached_tokens);
+  if (cached.value == 0)
+    return context_.costs.prompt_computed(*worker, request_.model, Tokens(computed), took);
+  const auto tier = only_tier(wanted_);
+  if (!tier || output.cached_tokens != wanted_.cached) return;
+  context_.costs.prefix_loaded(*worker, request_.model, cached, *tier, Tokens(computed) - cached,
+                               took);
 }
 
 void EngineRun::receive(Leg leg, EngineOutput output) {

@@ -27,23 +27,29 @@ LegExplanation Placer::explain(const Asked& asked, const RankTable::Pool& pool) 
   for (std::size_t i = 0; i < shown; ++i) {
     const routing::RankView& view = pool.views[order[i]];
     const double score = decision.scores[order[i]];
-    out.best.push_back({name(order[i]),
-                        score == routing::kNotCandidate ? std::nullopt : std::optional(score),
-                        view.running + view.waiting, view.kv_tokens, view.kv_capacity,
-                        view.outstanding_seconds, view.compute_seconds, view.transfer_seconds});
+    out.best.push_back(
+        {name(order[i]), score == routing::kNotCandidate ? std::nullopt : std::optional(score),
+         view.running + view.waiting, view.kv_tokens, view.kv_capacity, view.outstanding_seconds,
+         view.compute_seconds, view.transfer_seconds,
+         view.load_seconds > 0 ? view.load_outstanding_seconds + view.load_seconds : 0,
+         &asked == &others_ ? step_with(*costs_, *model_, order[i], request_) : 0});
   }
   return out;
 }
 
-PlacementExplanation Placer::explain() const {
+PlacementExplanation Placer::explain() {
   PlacementExplanation out;
   out.model = request_.model;
   out.tokens = request_.tokens;
   out.cached_tokens = request_.cached;
+  out.cached_on_disk = request_.cached_on_disk;
+  out.cached_remotely = request_.cached_remotely;
   out.output_tokens = request_.output * request_.choices;
   out.summary = reason_;
   if (prefill_.policy != nullptr) out.prefill = explain(prefill_, model_->ranks.prefill());
-  if (others_.policy != nullptr) out.decode = explain(others_, model_->ranks.others());
+  if (others_.policy == nullptr) return out;
+  predict_steps(*costs_, *model_, request_.model);
+  out.decode = explain(others_, model_->ranks.others());
   return out;
 }
 

@@ -22,6 +22,8 @@ struct CandidateExplanation {
   double queue_seconds = 0;
   double compute_seconds = 0;
   double transfer_seconds = 0;
+  double load_seconds = 0;  // of the hit's KV, behind what else is loaded there
+  double step_seconds = 0;  // of its engine's decode steps, with the request; 0: not looked at
 };
 
 struct LegExplanation {
@@ -39,7 +41,9 @@ struct PlacementExplanation {
   std::string model;
   std::uint32_t placement = 0;  // 0: the first; others after a worker was lost
   std::uint32_t tokens = 0;
-  std::uint32_t cached_tokens = 0;  // expected
+  std::uint32_t cached_tokens = 0;  // expected; of them, not in host memory:
+  std::uint32_t cached_on_disk = 0;
+  std::uint32_t cached_remotely = 0;
   std::uint32_t output_tokens = 0;  // expected, of all choices
   Duration queued{};                // in front of the engines
   std::string summary;              // as in the access log

@@ -143,9 +143,8 @@ Status Generation::check_size(const std::vector<PromptSpan>& spans) const {
 Task<Status> Generation::place_and_submit() {
   CO_TRY(const ModelDescription served, co_await run_.find_model(model_->name));
   CO_TRY_STATUS(check_length(served));
-  match(served);
   PlacementRequest wanted{model_->name, static_cast<std::uint32_t>(prompt_->size())};
-  wanted.cached = static_cast<std::uint32_t>(record_.expected_cached_tokens);
+  wanted.set_cached(match(served));
   wanted.output = context_.costs.expected_answer(request_.sampling.max_tokens);
   wanted.choices = request_.sampling.choices;
   const std::string& session =
@@ -185,14 +184,15 @@ Task<Status> Generation::wait_for_room(const PlacementRequest& wanted) {
   co_return std::unexpected(std::move(entered).error().error);
 }
 
-void Generation::match(const ModelDescription& model) {
-  if (context_.kv_index == nullptr) return;
+KvIndexMatch Generation::match(const ModelDescription& model) {
+  if (context_.kv_index == nullptr) return {};
   const KvIndexMatch known = context_.kv_index->match(model.kv, cache_, *prompt_);
   record_.expected_cached_tokens = static_cast<std::uint64_t>(known.resumable.value);
-  if (known.resumable.value == 0) return;
+  if (known.resumable.value == 0) return known;
   record_.placement +=
       fmt::format("; {} of {} prompt tokens cached (held in memory {}, on disk {})",
                   known.resumable.value, prompt_->size(), known.host.value, known.disk.value);
+  return known;
 }
 
 Status Generation::check_length(const ModelDescription& model) {

@@ -52,7 +52,7 @@ class Generation {
   Task<Status> place_and_submit();
   Task<Status> wait_for_room(const PlacementRequest& wanted);
   // What the KV cache is expected to serve of the prompt.
-  void match(const ModelDescription& model);
+  KvIndexMatch match(const ModelDescription& model);
   Status check_length(const ModelDescription& model);
   Task<Status> generate();
   void begin_answer();

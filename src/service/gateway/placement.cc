@@ -51,7 +51,60 @@ routing::PlaceRequest asked(const PlacementRequest& request) {
           .session = request.session};
 }
 
+// Seconds that the KV of a request's hit takes to a worker over a free link. Workers of one engine
+// mostly stand together, so the last answer is kept.
+class LoadTimes {
+ public:
+  LoadTimes(EngineCosts& costs, const PlacementRequest& request)
+      : costs_(costs), request_(request) {}
+
+  double to(const WorkerView& worker, std::uint32_t token_bytes) {
+    if (request_.cached == 0) return 0;
+    const std::string& engine = worker.description.engine;
+    if (engine_ == nullptr || *engine_ != engine || token_bytes_ != token_bytes) {
+      engine_ = &engine;
+      token_bytes_ = token_bytes;
+      seconds_ = predict(costs_.of(engine, request_.model));
+    }
+    return seconds_;
+  }
+
+ private:
+  double predict(const routing::CostModels& costs) const {
+    const std::uint32_t elsewhere =
+        std::min(request_.cached, request_.cached_on_disk + request_.cached_remotely);
+    double seconds = 0;
+    for (const auto& [tokens, tier] : {std::pair(request_.cached - elsewhere, KvTier::kHost),
+                                       std::pair(request_.cached_on_disk, KvTier::kDisk),
+                                       std::pair(request_.cached_remotely, KvTier::kCluster)}) {
+      const Duration load = costs.load(Bytes(std::int64_t{tokens} * token_bytes_), tier);
+      // A profile may know nothing of a tier that is there.
+      if (load != Duration::max()) seconds += to_seconds(load);
+    }
+    return seconds;
+  }
+
+  EngineCosts& costs_;
+  const PlacementRequest& request_;
+  const std::string* engine_ = nullptr;
+  std::uint32_t token_bytes_ = 0;
+  double seconds_ = 0;
+};
+
+double step_seconds(const routing::CostModels& costs, double requests, double kv_tokens) {
+  return routing::step_seconds(costs.step_coefficients(), requests, kv_tokens) *
+         std::max(1.0, costs.seeds().decode_moe.mean);
+}
+
 }  // namespace
+
+void PlacementRequest::set_cached(const KvIndexMatch& match) {
+  const std::int64_t host = std::min(match.host, match.resumable).value;
+  const std::int64_t disk = std::min(match.disk.value, match.resumable.value - host);
+  cached = static_cast<std::uint32_t>(match.resumable.value);
+  cached_on_disk = static_cast<std::uint32_t>(disk);
+  cached_remotely = static_cast<std::uint32_t>(match.resumable.value - host - disk);
+}
 
 std::string Placer::rank_name(const WorkerView& worker, RankId rank) {
   return worker.loads.size() > 1 ? fmt::format("{}/{}", worker.description.name, rank.rank)
@@ -100,8 +153,45 @@ Placer::Model& Placer::refresh(const PlacementState& state, std::string_view nam
                       ? std::make_unique<routing::DecodeBalancer>(routing::DecodeBalancerOptions{})
                       : alternative(names_.decode);
   }
+  workers_ = state.workers;
+  costs_ = &state.costs;
   known->second.ranks.refresh(state.workers, state.ledger, state.costs, name);
   return known->second;
+}
+
+void Placer::predict_steps(EngineCosts& costs, const Model& model, std::string_view name) {
+  const RankTable::Pool& pool = model.ranks.others();
+  steps_.assign(pool.engines, 0);
+  for (const RankTable::Block& block : pool.blocks) {
+    const auto& known = costs.of(workers_[block.worker].description.engine, name);
+    for (std::uint32_t i = block.first; i < block.first + block.rows; ++i) {
+      const routing::RankView& view = pool.views[i];
+      if (view.running == 0) continue;
+      double& slowest = steps_[view.engine];
+      slowest = std::max(slowest, step_seconds(known, static_cast<double>(view.running),
+                                               static_cast<double>(view.kv_tokens)));
+    }
+  }
+}
+
+double Placer::step_with(EngineCosts& costs, const Model& model, std::uint32_t row,
+                         const PlacementRequest& request) const {
+  const RankTable::Pool& pool = model.ranks.others();
+  const routing::RankView& view = pool.views[row];
+  const WorkerView& worker = workers_[pool.rows[row].worker];
+  const double own =
+      step_seconds(costs.of(worker.description.engine, request.model),
+                   static_cast<double>(view.running) + request.choices,
+                   static_cast<double>(view.kv_tokens) + static_cast<double>(kv_tokens(request)));
+  return std::max(steps_[view.engine], own);
+}
+
+// An idle engine takes whatever comes.
+bool Placer::fits_step(const PlacementState& state, const Model& model, std::uint32_t row,
+                       const PlacementRequest& request) const {
+  const Duration most = state.limits.step_time_max;
+  return most <= Duration::zero() || steps_[model.ranks.others().views[row].engine] == 0 ||
+         step_with(state.costs, model, row, request) <= to_seconds(most);
 }
 
 Placer::Candidate Placer::choose_decode(const PlacementState& state,
@@ -109,11 +199,13 @@ Placer::Candidate Placer::choose_decode(const PlacementState& state,
   RankTable::Pool& pool = model_->ranks.others();
   const double fresh = fresh_tokens(request);
   const bool alone = model_->ranks.prefill().rows.empty() || !state.limits.disaggregate;
+  LoadTimes loads(state.costs, request);
   // A decode rank of a pair computes no prompt, so no time of it counts.
   const bool all_idle = !alone && !pool.mixed;
   for (const RankTable::Block& block : pool.blocks) {
     if (all_idle && !model_->decode_times) break;
     const bool computes = alone || block.mixed;
+    const double load = computes ? loads.to(workers_[block.worker], block.kv_token_bytes) : 0;
     for (std::uint32_t i = block.first; i < block.first + block.rows; ++i) {
       const RankTable::Row& row = pool.rows[i];
       routing::RankView& view = pool.views[i];
@@ -121,15 +213,29 @@ Placer::Candidate Placer::choose_decode(const PlacementState& state,
       view.hit_tokens = computes ? request.cached : 0;
       view.compute_seconds =
           computes ? routing::prefill_seconds(row.cost, fresh, request.cached) : 0;
+      view.load_seconds = load;
     }
   }
   model_->decode_times = !all_idle;
+  if (state.limits.step_time_max > Duration::zero()) {
+    predict_steps(state.costs, *model_, request.model);
+    bool any = false;
+    for (std::uint32_t i = 0; i < pool.views.size(); ++i) {
+      pool.views[i].accepts = fits_step(state, *model_, i, request);
+      any = any || pool.views[i].accepts;
+    }
+    // It must go somewhere.
+    for (routing::RankView& view : pool.views)
+      view.accepts = view.accepts || !any;
+  }
   others_.policy = model_->decode.get();
   const routing::PlaceRequest wanted = asked(request);
   model_->decode->place(wanted, pool.views, state.rng, others_.decision);
   if (!others_.decision.choice) {
-    for (routing::RankView& view : pool.views)
+    for (routing::RankView& view : pool.views) {
       view.kv_capacity = 0;
+      view.accepts = true;
+    }
     model_->decode->place(wanted, pool.views, state.rng, others_.decision);
     model_->ranks.forget();
   }
@@ -145,6 +251,7 @@ std::optional<Placer::Candidate> Placer::choose_prefill(const PlacementState& st
   const double fresh = fresh_tokens(request);
   const RankTable::Block* const to =
       decode == nullptr ? nullptr : &model_->ranks.others().block_of(*others_.decision.choice);
+  LoadTimes loads(state.costs, request);
   for (const RankTable::Block& from : pool.blocks) {
     const bool accepts =
         to == nullptr || (from.kv_kind != RankTable::kNoWay && from.kv_kind == to->kv_kind);
@@ -153,6 +260,7 @@ std::optional<Placer::Candidate> Placer::choose_prefill(const PlacementState& st
         to == nullptr ? 0
                       : double{1} * request.tokens * from.kv_token_bytes /
                             (near ? state.limits.bandwidth_near : state.limits.bandwidth_far);
+    const double load = loads.to(workers_[from.worker], from.kv_token_bytes);
     for (std::uint32_t i = from.first; i < from.first + from.rows; ++i) {
       const RankTable::Row& row = pool.rows[i];
       routing::RankView& view = pool.views[i];
@@ -160,6 +268,7 @@ std::optional<Placer::Candidate> Placer::choose_prefill(const PlacementState& st
       view.outstanding_seconds = row.queue_seconds;
       view.hit_tokens = request.cached;
       view.compute_seconds = routing::prefill_seconds(row.cost, fresh, request.cached);
+      view.load_seconds = load;
       view.transfer_seconds = transfer;
     }
   }
@@ -183,7 +292,6 @@ std::string Placer::why(const Asked& asked) const {
 
 Result<Placement> Placer::place(const PlacementState& state, const PlacementRequest& request) {
   request_ = request;
-  workers_ = state.workers;
   prefill_.policy = others_.policy = nullptr;
   model_ = &refresh(state, request.model);
   auto placed = decide(state, request);
@@ -212,6 +320,7 @@ Result<Placement> Placer::decide(const PlacementState& state, const PlacementReq
     out.decode = c.row->id;
     out.model = c.model();
     out.compute = routing::to_duration(compute(c));
+    out.load = routing::to_duration(c.view->load_seconds);
   };
   if (no_others) {
     const auto whole = choose_prefill(state, request, nullptr);
@@ -234,13 +343,16 @@ Result<Placement> Placer::decide(const PlacementState& state, const PlacementReq
 
   // The transfer goes on while the prompt is computed: the longer of the two counts.
   const routing::RankView& view = *prefill->view;
-  const double pool = view.outstanding_seconds +
-                      std::max(view.compute_seconds, view.transfer_seconds) +
-                      to_seconds(limits.handoff_base);
-  const double local = decode.row->queue_seconds + compute(decode);
+  const double pool = routing::ready_seconds(view, 0) + to_seconds(limits.handoff_base);
+  const double load =
+      LoadTimes(state.costs, request).to(*decode.worker, decode.model().kv_token_bytes);
+  const double local = std::max(decode.row->queue_seconds,
+                                load > 0 ? decode.view->load_outstanding_seconds + load : 0) +
+                       compute(decode);
   // To it and to those it holds up.
   const double delay = local * (1.0 + model_->ranks.others().running_with(*decode.view));
   if (local <= to_seconds(limits.local_prefill_max) && delay < pool) {
+    out.load = routing::to_duration(load);
     out.reason =
         fmt::format("{}: its prompt too, {} tokens in {:.1f} ms; by {} it would be {:.1f} ms; {}",
                     decode.name(), fresh, local * 1e3, prefill->name(), pool * 1e3, why(others_));
@@ -251,6 +363,7 @@ Result<Placement> Placer::decide(const PlacementState& state, const PlacementReq
   out.epoch = prefill->worker->description.epoch;
   out.prompt_kv_tokens = request.tokens;
   out.compute = routing::to_duration(view.compute_seconds);
+  out.load = routing::to_duration(view.load_seconds);
   out.reason = fmt::format(
       "{} for {}: {} tokens in {:.1f} ms, {:.1f} ms of them waiting; {} "
       "requests decode there; {}; {}",
@@ -263,28 +376,44 @@ Result<Placement> Placer::decide(const PlacementState& state, const PlacementReq
 bool Placer::has_room(const PlacementState& state, const PlacementRequest& request) {
   const auto needed = static_cast<std::int64_t>(kv_tokens(request));
   const double backlog = to_seconds(state.limits.prefill_backlog);
-  const RankTable& ranks = refresh(state, request.model).ranks;
+  const Model& model = refresh(state, request.model);
+  const RankTable& ranks = model.ranks;
   const RankTable::Pool& others = ranks.others();
   const bool pairs = state.limits.disaggregate && !ranks.prefill().rows.empty();
   const RankTable::Pool& computing = pairs ? ranks.prefill() : others;
+  if (state.limits.step_time_max > Duration::zero())
+    predict_steps(state.costs, model, request.model);
   const auto holds = [&](const routing::RankView& view) {
-    return view.kv_capacity == 0 || view.kv_tokens + needed <= view.kv_capacity;
+    const auto row = static_cast<std::uint32_t>(&view - others.views.data());
+    return (view.kv_capacity == 0 || view.kv_tokens + needed <= view.kv_capacity) &&
+           fits_step(state, model, row, request);
   };
-  const auto begins = [&](const RankTable::Row& row) { return row.queue_seconds <= backlog; };
+  // A hit waits for the link too.
+  const auto begins = [&](const routing::RankView& view) {
+    const auto row = static_cast<std::size_t>(&view - computing.views.data());
+    return computing.rows[row].queue_seconds <= backlog &&
+           (request.cached == 0 || view.load_outstanding_seconds <= backlog);
+  };
   return (others.rows.empty() || std::ranges::any_of(others.views, holds)) &&
-         (computing.rows.empty() || std::ranges::any_of(computing.rows, begins));
+         (computing.rows.empty() || std::ranges::any_of(computing.views, begins));
 }
 
-double Placer::work_seconds(const PlacementState& state, const PlacementRequest& request) {
-  for (const WorkerView& worker : state.workers) {
-    if (find_model(worker, request.model) == nullptr) continue;
-    const routing::CostModels& costs = state.costs.of(worker.description.engine, request.model);
-    const double output = double{1} * request.output * request.choices;
-    const auto step = costs.step_coefficients();
-    return to_seconds(costs.prefill(Tokens(fresh_tokens(request)), Tokens(request.cached))) +
-           output * (step.per_request + step.per_kv_token * (request.tokens + output / 2));
-  }
-  return 0;
+Placer::Work Placer::work(const PlacementState& state, const PlacementRequest& request) {
+  const RankTable& ranks = refresh(state, request.model).ranks;
+  const bool pairs = state.limits.disaggregate && !ranks.prefill().rows.empty();
+  const RankTable::Pool& computing = pairs ? ranks.prefill() : ranks.others();
+  Work out;
+  if (computing.rows.empty()) return out;
+  const RankTable::Row& first = computing.rows.front();
+  const auto& costs = state.costs.of(workers_[first.worker].description.engine, request.model);
+  const auto step = costs.step_coefficients();
+  const double output = double{1} * request.output * request.choices;
+  out.ranks = static_cast<double>(computing.rows.size());
+  out.prompt = routing::prefill_seconds(first.cost, fresh_tokens(request), request.cached);
+  out.cold_prompt = routing::prefill_seconds(first.cost, request.tokens, 0);
+  out.total =
+      out.prompt + output * (step.per_request + step.per_kv_token * (request.tokens + output / 2));
+  return out;
 }
 
 const ModelDescription* served_model(std::span<const WorkerView> workers, std::string_view model) {

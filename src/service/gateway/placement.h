@@ -32,6 +32,7 @@
 #include "core/routing/policy.h"
 #include "core/routing/prefill_balancer.h"
 #include "port/engine_client.h"
+#include "port/kv_index.h"
 #include "service/gateway/engine_costs.h"
 #include "service/gateway/explanation.h"
 #include "service/gateway/rank_ledger.h"
@@ -46,8 +47,12 @@ struct PlacementLimits {
   double bandwidth_far = 0.5e9;
   Duration handoff_base = std::chrono::microseconds(1500);  // after the prompt's last token
   bool disaggregate = true;  // false: one rank does all, whatever its role
-  // New requests wait in front while every rank that could compute them has this much to do.
-  Duration prefill_backlog = std::chrono::seconds(2);
+  // A decode rank is not given more than its engine is predicted to do in steps of this time; 0: no
+  // limit.
+  Duration step_time_max{};
+  // New requests wait in front while every rank that could compute them has this much to do: about
+  // two steps, so that none runs dry and what comes next is decided late.
+  Duration prefill_backlog = std::chrono::milliseconds(200);
 };
 
 struct PlacementRequest {
@@ -57,6 +62,12 @@ struct PlacementRequest {
   std::uint32_t output = 0;  // tokens expected of each choice
   std::uint32_t choices = 1;
   std::uint64_t session = 0;  // hash of what the client calls one; 0: nothing
+  // Of `cached`: on disk, and held by other hosts. The rest is in host memory.
+  std::uint32_t cached_on_disk = 0;
+  std::uint32_t cached_remotely = 0;
+
+  // The hit, each part counted where it is fastest to read.
+  void set_cached(const KvIndexMatch& match);
 };
 
 struct Placement {
@@ -72,6 +83,7 @@ struct Placement {
   std::uint64_t kv_tokens = 0;
   std::uint64_t prompt_kv_tokens = 0;
   Duration compute{};  // predicted, of the fresh tokens where they are computed
+  Duration load{};     // predicted, of the cached tokens' KV to there
 };
 
 // What a decision is made from.
@@ -97,12 +109,18 @@ class Placer {
 
   Result<Placement> place(const PlacementState& state, const PlacementRequest& request);
   // The last place(), with the scores of the best candidates; before anything else is asked.
-  PlacementExplanation explain() const;
+  PlacementExplanation explain();
 
   // Whether an engine has room for the request now, or there is none to wait for. Decides nothing.
   bool has_room(const PlacementState& state, const PlacementRequest& request);
-  // What the request is predicted to take of the engines.
-  double work_seconds(const PlacementState& state, const PlacementRequest& request);
+  // What the request is predicted to take of the engines, in seconds.
+  struct Work {
+    double total = 0;
+    double prompt = 0;       // what is not cached of it
+    double cold_prompt = 0;  // all of it
+    double ranks = 1;        // that compute such prompts
+  };
+  Work work(const PlacementState& state, const PlacementRequest& request);
 
  private:
   // A decision between the ranks of one kind.
@@ -130,6 +148,13 @@ class Placer {
   };
 
   Model& refresh(const PlacementState& state, std::string_view model);
+  // Decode steps of `others`: as they are, in seconds by engine; and one rank's engine with the
+  // request. An engine takes as long as its slowest rank.
+  void predict_steps(EngineCosts& costs, const Model& model, std::string_view name);
+  double step_with(EngineCosts& costs, const Model& model, std::uint32_t row,
+                   const PlacementRequest& request) const;
+  bool fits_step(const PlacementState& state, const Model& model, std::uint32_t row,
+                 const PlacementRequest& request) const;
   Candidate choose_decode(const PlacementState& state, const PlacementRequest& request);
   std::optional<Candidate> choose_prefill(const PlacementState& state,
                                           const PlacementRequest& request, const Candidate* decode);
@@ -144,8 +169,10 @@ class Placer {
   // Of the last decision.
   Model* model_ = nullptr;
   std::span<const WorkerView> workers_;
+  EngineCosts* costs_ = nullptr;
   Asked prefill_;
-  Asked others_;  // decode and mixed
+  Asked others_;               // decode and mixed
+  std::vector<double> steps_;  // scratch: seconds of a decode step, by engine; 0: nobody runs
   PlacementRequest request_;
   std::string reason_;
 };

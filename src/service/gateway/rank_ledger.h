@@ -9,7 +9,7 @@
 // them, and the last kChangesKept are known.
 //
 // Invariants: everything is zero when no permit is alive. Units: tokens of prompts to be computed,
-// requests, tokens of KV, predicted time of those prompts. Cost: O(log n) to find, O(n) to add and
+// requests, tokens of KV, predicted time of those prompts and of the loads of their hits. Cost: O(log n) to find, O(n) to add and
 // remove (ranks in use; they lie in one array, in order, for placement to walk along).
 // Concurrency: one shard's thread; the ledger outlives its permits.
 #pragma once
@@ -36,6 +36,7 @@ class RankLedger {
     std::uint32_t requests = 0;
     std::uint64_t kv_tokens = 0;
     Duration prompt_time{};
+    Duration load_time{};
     auto operator<=>(const Entry&) const = default;
   };
   using Item = std::pair<RankId, Entry>;
@@ -78,6 +79,7 @@ class RankLedger {
     at->second.requests += part.requests;
     at->second.kv_tokens += part.kv_tokens;
     at->second.prompt_time += part.prompt_time;
+    at->second.load_time += part.load_time;
   }
   void remove(RankId rank, const Entry& part) {
     note_change(rank);
@@ -86,6 +88,7 @@ class RankLedger {
     at->second.requests -= part.requests;
     at->second.kv_tokens -= part.kv_tokens;
     at->second.prompt_time -= part.prompt_time;
+    at->second.load_time -= part.load_time;
     if (at->second == Entry{}) items_.erase(at);
   }
 
@@ -115,9 +118,9 @@ class RankPermit {
   // The prompt is computed.
   void prompt_done() {
     if (ledger_ == nullptr || part_.prompt_tokens == 0) return;
-    ledger_->remove(rank_, {part_.prompt_tokens, 0, 0, part_.prompt_time});
+    ledger_->remove(rank_, {part_.prompt_tokens, 0, 0, part_.prompt_time, part_.load_time});
     part_.prompt_tokens = 0;
-    part_.prompt_time = {};
+    part_.prompt_time = part_.load_time = {};
   }
   void give_back() {
     if (ledger_ != nullptr) std::exchange(ledger_, nullptr)->remove(rank_, part_);

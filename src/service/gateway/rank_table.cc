@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "core/routing/cost_model.h"
@@ -140,6 +141,7 @@ void RankTable::read_all(const Source& source) {
     seen.usable = true;
     seen.block = static_cast<std::uint32_t>(pool.blocks.size());
     pool.blocks.push_back(block);
+    read_link(pool, block, source.ledger);
   }
 }
 
@@ -175,12 +177,21 @@ void RankTable::read_rank(RankId rank, const Source& source) {
   if (seen == seen_.end() || seen->id != rank.worker || !seen->usable) return;
   Pool& pool = pool_of(*seen);
   const Block& block = pool.blocks[seen->block];
+  read_link(pool, block, source.ledger);
   const auto rows = std::span(pool.rows).subspan(block.first, block.rows);
   const auto row =
       std::ranges::lower_bound(rows, rank.rank, {}, [](const Row& r) { return r.id.rank; });
   if (row == rows.end() || row->id.rank != rank.rank) return;
   read_row(pool, block.first + static_cast<std::uint32_t>(row - rows.begin()),
            source.ledger.of(rank), source);
+}
+
+void RankTable::read_link(Pool& pool, const Block& block, const RankLedger& ledger) {
+  Duration queued{};
+  for (const auto& [rank, own] : ledger.of_worker(pool.rows[block.first].id.worker))
+    queued += own.load_time;
+  for (routing::RankView& view : std::span(pool.views).subspan(block.first, block.rows))
+    view.load_outstanding_seconds = to_seconds(queued);
 }
 
 // What is reported and what this shard has promised overlap, so the larger one counts.

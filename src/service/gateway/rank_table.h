@@ -5,6 +5,9 @@
 // again: workers whose revision has moved, and what the ledger says has changed. When a worker has
 // come, gone, begun to drain, or serves the model on other ranks, everything is read anew.
 //
+// The ranks of a worker load the KV of hits over one link, so what this shard has promised of it
+// counts for all of them.
+//
 // What depends on the request (hits, predicted times, ways to a decode rank) is not kept: whoever
 // decides fills it in.
 //
@@ -101,6 +104,7 @@ class RankTable {
   bool read_changed(const Source& source);
   bool read_again(const Source& source, std::size_t worker);
   void read_rank(RankId rank, const Source& source);
+  void read_link(Pool& pool, const Block& block, const RankLedger& ledger);
   void read_row(Pool& pool, std::uint32_t row, const RankLedger::Entry& own, const Source& source);
   Pool& pool_of(const Seen& seen) { return seen.of_prefill ? prefill_ : others_; }
 

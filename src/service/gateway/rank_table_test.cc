@@ -95,7 +95,8 @@ struct Shard {
       case 8:
         permits.emplace_back(
             ledger, RankId{worker.description.id, below(5)},
-            RankLedger::Entry{below(300), 1, below(900), std::chrono::milliseconds(below(300))});
+            RankLedger::Entry{below(300), 1, below(900), std::chrono::milliseconds(below(300)),
+                              std::chrono::milliseconds(below(30))});
         return;
       default:
         return report(worker);
@@ -115,7 +116,8 @@ void check_equal(const RankTable::Pool& kept, const RankTable::Pool& fresh) {
     const routing::RankView& b = fresh.views[i];
     const bool same = a.id == b.id && a.engine == b.engine && a.zone == b.zone &&
                       a.running == b.running && a.waiting == b.waiting &&
-                      a.kv_tokens == b.kv_tokens && a.kv_capacity == b.kv_capacity;
+                      a.kv_tokens == b.kv_tokens && a.kv_capacity == b.kv_capacity &&
+                      a.load_outstanding_seconds == b.load_outstanding_seconds;
     REQUIRE(same);
   }
 }
