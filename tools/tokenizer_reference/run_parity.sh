@@ -24,5 +24,6 @@ for command in encode decode; do
   for vocabulary in deepseek_v3 llama3 qwen3; do echo "$command $out $vocabulary"; done
 done | xargs -P "$(nproc)" -L 1 node "$here/reference.mjs"
 node "$here/chat.mjs" "$out" qwen3 qwen3
+node "$here/chat.mjs" "$out" llama3 llama3
 PENSTOCK_PARITY_DIR=$out PENSTOCK_REFERENCE_DIR=$here "$test_binary" \
   --test-case="tokenizer ids and texts equal those of the native reference,prompts equal those of*" --no-version

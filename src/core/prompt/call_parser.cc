@@ -83,7 +83,7 @@ void CallParser::enter_call(std::string mark, Stage from) {
 }
 
 bool CallParser::has_bare_call(std::string_view rest) const {
-  return markup_.bare && rest.front() == '{';
+  return markup_.bare && rest.starts_with('{');
 }
 
 bool CallParser::start(MoreText more) {
@@ -191,14 +191,12 @@ bool CallParser::not_a_call(std::size_t taken, std::vector<OutputEvent>& events)
   return true;
 }
 
+// White space between calls is layout; a separator is one only if a call follows.
 bool CallParser::after_call(MoreText more) {
   const std::string_view separators = markup_.bare ? " \t\r\n;" : kSpace;
   const std::size_t at = std::min(buffer_.find_first_not_of(separators), buffer_.size());
-  if (at == buffer_.size()) {
-    buffer_.clear();
-    return false;
-  }
   const std::string_view rest = std::string_view(buffer_).substr(at);
+  if (rest.empty() && more == MoreText::kMayFollow) return false;
   const Begins closes = begins(rest, markup_.call_close, more);
   if (closes == Begins::kPerhaps) return false;
   if (closes == Begins::kNo && has_bare_call(rest)) {
@@ -207,7 +205,8 @@ bool CallParser::after_call(MoreText more) {
     enter_call(std::move(mark), Stage::kContent);
     return true;
   }
-  buffer_.erase(0, closes == Begins::kYes ? at + markup_.call_close.size() : at);
+  const std::size_t space = std::min(buffer_.find_first_not_of(kSpace), buffer_.size());
+  buffer_.erase(0, closes == Begins::kYes ? at + markup_.call_close.size() : space);
   enter(Stage::kContent, Newlines::kLayout);
   return true;
 }

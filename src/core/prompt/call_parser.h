@@ -1,5 +1,5 @@
-// CallParser: reads reasoning, text and tool calls of models that write calls as JSON or as Python
-// expressions: Hermes and Qwen (<tool_call>{...}</tool_call>), Llama (bare, or after
+// CallParser: reads reasoning, text and tool calls of models that write calls as JSON: Hermes and
+// Qwen (<tool_call>{...}</tool_call>), Llama (bare, or after
 // <|python_tag|>).
 //
 // Stages: start -> reasoning -> content -> call -> after a call -> content. Newlines around

@@ -5,6 +5,7 @@
 
 #include "core/prompt/deepseek_encoding.h"
 #include "core/prompt/deepseek_tokens.h"
+#include "core/prompt/llama_encoding.h"
 #include "core/prompt/qwen_encoding.h"
 
 namespace penstock::prompt {
@@ -16,6 +17,9 @@ bool is_deepseek_v3(const HasToken& has_token) {
 bool is_deepseek_v4(const HasToken& has_token) {
   return is_deepseek_v3(has_token) && has_token(kDsml) && has_token(kThinkEnd);
 }
+bool is_deepseek_v4_1(const HasToken& has_token) {
+  return is_deepseek_v4(has_token) && has_token(kSystem);
+}
 
 struct Family {
   std::string_view name;
@@ -25,9 +29,12 @@ struct Family {
 
 // The first that fits a vocabulary is the one it uses.
 constexpr Family kFamilies[] = {
+    {"deepseek_v4_1", is_deepseek_v4_1, make_deepseek_v4_1},
     {"deepseek_v4", is_deepseek_v4, make_deepseek_v4},
     {"deepseek_v3", is_deepseek_v3, make_deepseek_v3},
     {"qwen3", is_qwen3, make_qwen3},
+    {"llama3_1", is_llama3_1, make_llama3_1},
+    {"llama3", is_llama3, make_llama3},
 };
 
 std::string family_names() {

@@ -44,6 +44,11 @@ constexpr std::string_view kToolsTail =
     "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool "
     "calls.\n";
 
+// V4.1 states the effort of thinking at the start of the prompt; 50 is the reference's default.
+constexpr std::string_view kEffort =
+    "Reasoning Effort: 50 (range 1-100, the higher the value, the more thorough the reasoning)"
+    "\n\n";
+
 bool user_like(Role role) {
   return role == Role::kUser || role == Role::kDeveloper;
 }
@@ -102,9 +107,16 @@ class DeepSeekV3 : public ChatEncoding {
 
 // ---------------------------------------------------------------------------------------------- V4
 
+// V4.1 marks system messages, says how hard to think, and writes a space before the names of tags.
+enum class Version : std::uint8_t { kV4, kV41 };
+
 class DeepSeekV4 : public ChatEncoding {
  public:
-  std::string_view name() const override { return "deepseek_v4"; }
+  explicit DeepSeekV4(Version version) : version_(version) {}
+
+  std::string_view name() const override {
+    return version_ == Version::kV41 ? "deepseek_v4_1" : "deepseek_v4";
+  }
 
   bool thinks(const Conversation& conversation) const override {
     return conversation.thinking == Thinking::kEnabled;
@@ -123,10 +135,14 @@ class DeepSeekV4 : public ChatEncoding {
   }
 
  private:
-  static Status write_tools(const Conversation& conversation, SpanWriter& out);
-  static Status write_calls(const Message& message, std::size_t index, SpanWriter& out);
+  // Template text of V4 in this version's spelling of the tags.
+  void markup(std::string_view text, SpanWriter& out) const;
+  Status write_tools(const Conversation& conversation, SpanWriter& out) const;
+  Status write_calls(const Message& message, std::size_t index, SpanWriter& out) const;
   static Status write_user_run(const std::vector<Message>& messages, std::size_t begin,
                                std::size_t end, const Message* caller, SpanWriter& out);
+
+  Version version_;
 };
 
 Result<std::vector<PromptSpan>> DeepSeekV4::render(const Conversation& conversation) const {
@@ -134,9 +150,11 @@ Result<std::vector<PromptSpan>> DeepSeekV4::render(const Conversation& conversat
   const auto& messages = conversation.messages;
   const bool thinking = thinks(conversation);
   const bool keep_reasoning = !conversation.tools.empty();
+  const bool v41 = version_ == Version::kV41;
   std::size_t last_user = 0;
   for (std::size_t i = 0; i < messages.size(); ++i) {
-    if (user_turn(messages[i].role)) last_user = i;
+    const bool asks = v41 && i > 0 && messages[i].role == Role::kSystem;
+    if (user_turn(messages[i].role) || asks) last_user = i;
   }
   const auto header = [&](SpanWriter& out, std::size_t user_index) {
     out.special(kAssistant);
@@ -145,6 +163,9 @@ Result<std::vector<PromptSpan>> DeepSeekV4::render(const Conversation& conversat
 
   SpanWriter out;
   out.special(kBos);
+  const bool system_first = messages[0].role == Role::kSystem;
+  if (v41 && (thinking || system_first || keep_reasoning)) out.special(kSystem);
+  if (v41 && thinking) out.plain(kEffort);
   bool tools_written = conversation.tools.empty();
   const Message* caller = nullptr;  // the last assistant message, whose calls results answer
   bool header_open = false;         // "<｜Assistant｜>..." has been written for the next answer
@@ -167,9 +188,10 @@ Result<std::vector<PromptSpan>> DeepSeekV4::render(const Conversation& conversat
       continue;
     }
     if (message.role == Role::kSystem) {
+      if (v41 && i > 0) out.special(kSystem);
       out.plain(message.text);
       if (!tools_written) {
-        const bool more = i + 1 < messages.size() && messages[i + 1].role == Role::kSystem;
+        const bool more = !v41 && i + 1 < messages.size() && messages[i + 1].role == Role::kSystem;
         if (!more) {
           out.plain("\n\n");
           TRY_STATUS(write_tools(conversation, out));
@@ -197,9 +219,32 @@ Result<std::vector<PromptSpan>> DeepSeekV4::render(const Conversation& conversat
   return out.take();
 }
 
-Status DeepSeekV4::write_tools(const Conversation& conversation, SpanWriter& out) {
+void DeepSeekV4::markup(std::string_view text, SpanWriter& out) const {
+  if (version_ == Version::kV4) {
+    out.layout(text, {kDsml, kThinkStart, kThinkEnd});
+    return;
+  }
+  // "<｜DSML｜tool_calls>" is "<｜DSML｜ calls>" there, and "<｜DSML｜invoke" is "<｜DSML｜
+  // invoke".
+  constexpr std::string_view kBlock = "tool_calls>";
+  std::string spelled;
+  while (!text.empty()) {
+    const std::size_t at = std::min(text.find(kDsml), text.size());
+    const std::size_t after = std::min(at + kDsml.size(), text.size());
+    spelled += text.substr(0, after);
+    text.remove_prefix(after);
+    if (at == after) break;
+    spelled += ' ';
+    if (!text.starts_with(kBlock)) continue;
+    spelled += "calls>";
+    text.remove_prefix(kBlock.size());
+  }
+  out.layout(spelled, {kDsml, kThinkStart, kThinkEnd});
+}
+
+Status DeepSeekV4::write_tools(const Conversation& conversation, SpanWriter& out) const {
   // The section names three tokens; each becomes its added token, as in the models' reference.
-  out.layout(kToolsHead, {kDsml, kThinkStart, kThinkEnd});
+  markup(kToolsHead, out);
   for (std::size_t i = 0; i < conversation.tools.size(); ++i) {
     auto schema = python_style(conversation.tools[i].schema);
     if (!schema) {
@@ -214,12 +259,12 @@ Status DeepSeekV4::write_tools(const Conversation& conversation, SpanWriter& out
 }
 
 // "\n\n<｜DSML｜tool_calls>" ... one invoke per call, one parameter per argument.
-Status DeepSeekV4::write_calls(const Message& message, std::size_t index, SpanWriter& out) {
+Status DeepSeekV4::write_calls(const Message& message, std::size_t index, SpanWriter& out) const {
   if (message.tool_calls.empty()) return {};
-  out.layout("\n\n<｜DSML｜tool_calls>\n", {kDsml});
+  markup("\n\n<｜DSML｜tool_calls>\n", out);
   for (std::size_t i = 0; i < message.tool_calls.size(); ++i) {
     const ToolCall& call = message.tool_calls[i];
-    out.layout("<｜DSML｜invoke name=\"", {kDsml});
+    markup("<｜DSML｜invoke name=\"", out);
     out.plain(call.name);
     out.plain("\">\n");
     auto fields = json_fields(call.arguments);
@@ -232,15 +277,15 @@ Status DeepSeekV4::write_calls(const Message& message, std::size_t index, SpanWr
     for (std::size_t f = 0; f < fields->size(); ++f) {
       const JsonField& field = (*fields)[f];
       if (f > 0) out.plain("\n");
-      out.layout("<｜DSML｜parameter name=\"", {kDsml});
+      markup("<｜DSML｜parameter name=\"", out);
       out.plain(field.name);
       out.plain(field.is_string ? "\" string=\"true\">" : "\" string=\"false\">");
       out.plain(field.value);
-      out.layout("</｜DSML｜parameter>", {kDsml});
+      markup("</｜DSML｜parameter>", out);
     }
-    out.layout("\n</｜DSML｜invoke>\n", {kDsml});
+    markup("\n</｜DSML｜invoke>\n", out);
   }
-  out.layout("</｜DSML｜tool_calls>", {kDsml});
+  markup("</｜DSML｜tool_calls>", out);
   return {};
 }
 
@@ -290,7 +335,10 @@ std::unique_ptr<ChatEncoding> make_deepseek_v3() {
   return std::make_unique<DeepSeekV3>();
 }
 std::unique_ptr<ChatEncoding> make_deepseek_v4() {
-  return std::make_unique<DeepSeekV4>();
+  return std::make_unique<DeepSeekV4>(Version::kV4);
+}
+std::unique_ptr<ChatEncoding> make_deepseek_v4_1() {
+  return std::make_unique<DeepSeekV4>(Version::kV41);
 }
 
 }  // namespace penstock::prompt

