@@ -11,10 +11,12 @@
 
 #include "base/rng.h"
 #include "core/protocol/chat_request.h"
+#include "core/protocol/seal.h"
 #include "port/clock.h"
 #include "port/engine_client.h"
 #include "port/kv_index.h"
 #include "port/observer.h"
+#include "port/response_store.h"
 #include "service/gateway/admission.h"
 #include "service/gateway/cache_policy.h"
 #include "service/gateway/engine_costs.h"
@@ -71,6 +73,11 @@ struct GatewayContext {
   std::function<void(PlacementExplanation)> keep_explanation = {};
   // What was kept of a request, as JSON; nothing for an unknown id.
   std::function<std::optional<std::string>(std::string_view)> explain = {};
+  // Answers that are kept, and the pool of one thread on which the store is called; null: none is.
+  ResponseStore* responses = nullptr;
+  ComputePool* response_pool = nullptr;
+  // Seals what the clients of one API key carry for us. Empty: nothing is sealed.
+  std::function<protocol::Seal(std::string_view owner)> seal_for = {};
   // Whether it is the token of this process's operator. Empty: there is no /admin.
   std::function<bool(std::string_view)> is_operator = {};
 

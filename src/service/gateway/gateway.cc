@@ -20,6 +20,10 @@ enum class RouteId : std::uint8_t {
   kChat,
   kMessages,
   kCountTokens,
+  kResponses,
+  kResponse,
+  kDeleteResponse,
+  kPostResponse,
   kTokenize,
   kDetokenize,
   kModels,
@@ -57,6 +61,14 @@ constexpr std::array kRoutes = {
           Api::kAnthropic},
     Route{RouteId::kCountTokens, "POST", "/anthropic/v1/messages/count_tokens", Access::kWithKey,
           Api::kAnthropic},
+    Route{RouteId::kResponses, "POST", "/v1/responses", Access::kWithKey},
+    Route{RouteId::kResponses, "POST", "/responses", Access::kWithKey},
+    Route{RouteId::kResponse, "GET", "/v1/responses/{}", Access::kWithKey},
+    Route{RouteId::kResponse, "GET", "/responses/{}", Access::kWithKey},
+    Route{RouteId::kDeleteResponse, "DELETE", "/v1/responses/{}", Access::kWithKey},
+    Route{RouteId::kDeleteResponse, "DELETE", "/responses/{}", Access::kWithKey},
+    Route{RouteId::kPostResponse, "POST", "/v1/responses/{}", Access::kWithKey},
+    Route{RouteId::kPostResponse, "POST", "/responses/{}", Access::kWithKey},
     Route{RouteId::kTokenize, "POST", "/tokenize", Access::kWithKey},
     Route{RouteId::kDetokenize, "POST", "/detokenize", Access::kWithKey},
     Route{RouteId::kModels, "GET", "/v1/models", Access::kWithKey, Api::kEither},
@@ -243,6 +255,14 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
         co_await generate(exchange, record, format);
         co_return;
       }
+      case RouteId::kResponses:
+        co_return co_await responses_.create(exchange, record);
+      case RouteId::kResponse:
+        co_return co_await responses_.get(exchange, record, found.rest);
+      case RouteId::kDeleteResponse:
+        co_return co_await responses_.erase(exchange, record, found.rest);
+      case RouteId::kPostResponse:
+        co_return co_await responses_.post(exchange, record, found.rest);
       case RouteId::kTokenize: {
         TokenizeFormat format;
         co_await generate(exchange, record, format);

@@ -19,6 +19,7 @@
 #include "core/protocol/models.h"
 #include "port/http.h"
 #include "service/gateway/context.h"
+#include "service/gateway/responses.h"
 
 namespace penstock::gateway {
 
@@ -27,7 +28,12 @@ class WireFormat;
 
 class Gateway {
  public:
-  explicit Gateway(GatewayContext& context) : context_(context) {}
+  explicit Gateway(GatewayContext& context)
+      : context_(context),
+        responses_(context,
+                   [this](HttpExchange& exchange, RequestRecord& record, WireFormat& format) {
+                     return generate(exchange, record, format);
+                   }) {}
 
   // The HttpHandler of this shard.
   Task<void> handle(std::unique_ptr<HttpExchange> exchange);
@@ -39,6 +45,8 @@ class Gateway {
   void begin_drain() { draining_ = true; }
   // Ends every running answer with this error: at a drain's time limit.
   void stop_running(const Error& why);
+  // Resumes when nothing is generated in the background any more.
+  auto background_ended() { return responses_.background_ended(); }
   std::uint32_t in_flight() const { return in_flight_; }
   // Every model has a worker.
   bool ready() const;
@@ -66,6 +74,7 @@ class Gateway {
   std::uint32_t in_flight_ = 0;
   bool draining_ = false;
   std::vector<Generation*> running_;
+  ResponsesApi responses_;
 };
 
 }  // namespace penstock::gateway

@@ -1,0 +1,80 @@
+// ResponsesApi: the routes under /v1/responses of one shard.
+//
+//   create         read, fetch what it goes on from, generate (kept when asked for), or begin in
+//                  the background
+//   get            the object, or its events as a stream that follows a running one
+//   erase, cancel, input_items, input_tokens, compact
+//
+// A response in the background is a task of the gate here, with no client: whoever wants to see it
+// follows the store, on any shard and over any number of connections. One shard's cancel reaches
+// another's run through the store, at the run's next event.
+//
+// Without a store nothing is kept: `store` is taken and has no effect, ids are not found, and
+// `background` is refused. Errors: answered to the client. Concurrency: shard thread only.
+// Source: facts/api.md 3.3; docs/protocol/api.md.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "core/protocol/responses_request.h"
+#include "domain/request_record.h"
+#include "port/http.h"
+#include "service/gateway/context.h"
+#include "service/gateway/response_exchanges.h"
+#include "service/gateway/wire_format.h"
+
+namespace penstock::gateway {
+
+class ResponsesApi {
+ public:
+  // Answers an exchange in a format, within the gateway's limits.
+  using Generate = std::function<Task<void>(HttpExchange&, RequestRecord&, WireFormat&)>;
+
+  ResponsesApi(GatewayContext& context, Generate generate)
+      : context_(context), generate_(std::move(generate)) {}
+
+  // Resumes when no response runs in the background any more; one waiter at a time.
+  auto background_ended() { return background_.drained(); }
+
+  Task<void> create(HttpExchange& exchange, RequestRecord& record);
+  // `rest` is the path after /v1/responses/.
+  Task<void> get(HttpExchange& exchange, RequestRecord& record, std::string_view rest);
+  Task<void> erase(HttpExchange& exchange, RequestRecord& record, std::string_view rest);
+  Task<void> post(HttpExchange& exchange, RequestRecord& record, std::string_view rest);
+
+ private:
+  struct Prepared {
+    Result<protocol::ResponsesRequest> request;
+    protocol::StoredContext context;
+  };
+  protocol::Seal seal_for(const RequestRecord& record) const;
+  Task<Prepared> prepare(const HttpExchange& exchange, const RequestRecord& record,
+                         const protocol::Seal& seal);
+  Task<Status> fetch(Prepared& prepared, const std::string& owner);
+  Task<Status> fetch_reference(const std::string& item, const std::string& owner,
+                               protocol::StoredContext& context);
+  Task<void> begin_background(HttpExchange& exchange, RequestRecord& record, Prepared prepared,
+                              const protocol::Seal& seal);
+  Task<void> run_background(HttpRequest request, RequestRecord record,
+                            protocol::ResponsesRequest wanted, protocol::Seal seal,
+                            std::string name);
+  Task<Result<StoredResponse>> find(std::string owner, std::string id);
+  Task<Result<HttpResponse>> show(const HttpRequest& request, RequestRecord& record,
+                                  std::string_view rest);
+  Task<void> follow(HttpExchange& exchange, RequestRecord& record, StoredResponse response,
+                    std::int64_t after);
+  Task<Result<HttpResponse>> cancel(RequestRecord& record, std::string id);
+  Task<void> count(HttpExchange& exchange, RequestRecord& record);
+  Task<void> compact(HttpExchange& exchange, RequestRecord& record);
+  Task<void> answer(HttpExchange& exchange, RequestRecord& record, Result<HttpResponse> response);
+
+  GatewayContext& context_;
+  Generate generate_;
+  std::map<std::string, const BackgroundExchange*> running_;  // of this shard
+  Gate background_;
+};
+
+}  // namespace penstock::gateway
