@@ -17,8 +17,10 @@ bool is_deepseek_v3(const HasToken& has_token) {
 bool is_deepseek_v4(const HasToken& has_token) {
   return is_deepseek_v3(has_token) && has_token(kDsml) && has_token(kThinkEnd);
 }
+// A vocabulary may have the mark of system messages and be trained on V4's layout; V4.1's has a
+// place for images, too.
 bool is_deepseek_v4_1(const HasToken& has_token) {
-  return is_deepseek_v4(has_token) && has_token(kSystem);
+  return is_deepseek_v4(has_token) && has_token(kSystem) && has_token(kImage);
 }
 
 struct Family {

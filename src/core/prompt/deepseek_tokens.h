@@ -11,6 +11,7 @@ inline constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
 inline constexpr std::string_view kUser = "<｜User｜>";
 inline constexpr std::string_view kAssistant = "<｜Assistant｜>";
 inline constexpr std::string_view kSystem = "<｜System｜>";
+inline constexpr std::string_view kImage = "<｜deepseek_image｜>";
 inline constexpr std::string_view kThinkStart = "<think>";
 inline constexpr std::string_view kThinkEnd = "</think>";
 inline constexpr std::string_view kDsml = "｜DSML｜";

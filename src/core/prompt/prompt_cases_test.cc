@@ -87,6 +87,8 @@ TEST_CASE("the family follows from the vocabulary") {
   deepseek.insert({"｜DSML｜", "</think>"});
   CHECK(detected(deepseek) == "deepseek_v4");
   deepseek.insert("<｜System｜>");
+  CHECK(detected(deepseek) == "deepseek_v4");
+  deepseek.insert("<｜deepseek_image｜>");
   CHECK(detected(deepseek) == "deepseek_v4_1");
   std::set<std::string_view> llama = {"<|begin_of_text|>", "<|start_header_id|>",
                                       "<|end_header_id|>", "<|eot_id|>"};
