@@ -1,10 +1,9 @@
 #include "core/prompt/deepseek_parser.h"
 
-#include <fmt/format.h>
-#include <array>
 #include <boost/json.hpp>
 
 #include "core/prompt/deepseek_tokens.h"
+#include "core/prompt/json_cursor.h"
 
 namespace penstock::prompt {
 namespace {
@@ -24,35 +23,6 @@ const std::vector<std::string> kValueMarkers = {kClose};
 const std::vector<std::string> kNone = {};
 
 constexpr std::size_t kValueDepthMax = 128;
-
-// Escapes the bytes of a JSON string's inside; UTF-8 passes through.
-void append_json_escaped(std::string_view text, std::string& out) {
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-          out += c;
-        }
-    }
-  }
-}
 
 }  // namespace
 

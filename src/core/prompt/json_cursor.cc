@@ -23,30 +23,31 @@ std::uint32_t hex_value(char c) {
 
 }  // namespace
 
-void append_json_escaped(char c, std::string& out) {
-  switch (c) {
-    case '"':
-      out += "\\\"";
-      return;
-    case '\\':
-      out += "\\\\";
-      return;
-    case '\n':
-      out += "\\n";
-      return;
-    case '\r':
-      out += "\\r";
-      return;
-    case '\t':
-      out += "\\t";
-      return;
-    default:
-      break;
-  }
-  if (static_cast<unsigned char>(c) < 0x20) {
-    out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-  } else {
-    out += c;
+void append_json_escaped(std::string_view text, std::string& out) {
+  for (const char c : text) {
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20) {
+          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+        } else {
+          out += c;
+        }
+    }
   }
 }
 
@@ -137,7 +138,7 @@ JsonCursor::Step JsonCursor::in_string(char c, std::string& out) {
   }
   if (after_high_) return Step::kBad;
   if (c == '"') return pass(c, in_key_ ? At::kColon : At::kAfterValue, out);
-  append_json_escaped(c, out);
+  append_json_escaped({&c, 1}, out);
   return Step::kMore;
 }
 

@@ -18,8 +18,8 @@
 
 namespace penstock::prompt {
 
-// Appends the inside of a JSON string for `c`: control characters, quotes and backslashes escaped.
-void append_json_escaped(char c, std::string& out);
+// Appends `text` as the inside of a JSON string; UTF-8 passes through.
+void append_json_escaped(std::string_view text, std::string& out);
 
 class JsonCursor {
  public:

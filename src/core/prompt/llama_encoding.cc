@@ -4,6 +4,7 @@
 
 #include "core/prompt/call_parser.h"
 #include "core/prompt/conversation_checks.h"
+#include "core/prompt/json_cursor.h"
 #include "core/prompt/json_spacing.h"
 #include "core/prompt/span_writer.h"
 
@@ -150,8 +151,7 @@ Status Llama3::write_message(const Conversation& conversation, std::size_t index
   if (message.role == Role::kTool) {
     // The template prints a result as a JSON string.
     std::string quoted = "\"";
-    for (const char c : message.text)
-      append_json_escaped(c, quoted);
+    append_json_escaped(message.text, quoted);
     TRY(const std::string text, python_style(quoted + '"'));
     header("ipython", out);
     out.plain(text);
