@@ -35,7 +35,8 @@ constexpr std::array kTable = {
         "Checks the processor, memory, data folder, port, checkpoints, TLS files and API keys, and "
         "whether a server answers. Takes the flags of serve. Exit code 1 when a check fails.",
         "penstock doctor\n"
-        "penstock doctor --model mine=/models/mine --port 9000\n"},
+        "penstock doctor --model mine=/models/mine --port 9000\n"
+        "penstock doctor --fetch https://example.com/picture.png\n"},
     CommandInfo{
         Command::kEval, "eval", "Measure", "", 0, "Measure the quality of a served model",
         "Sends a suite's held-out items at temperature 0 and compares the answers exactly (tool "

@@ -1,5 +1,6 @@
 // `penstock doctor`: looks at everything serve needs and says what to do about what is wrong.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <csignal>
 #include <filesystem>
 
 #include "app/api_client.h"
@@ -16,9 +18,11 @@
 #include "app/listen_address.h"
 #include "app/text_layout.h"
 #include "app/values.h"
+#include "base/sha256.h"
 #include "core/prompt/chat_encoding.h"
 #include "core/prompt/tokenizer.h"
 #include "engine/engine.h"
+#include "io/fetch/image_fetch.h"
 #include "io/files/api_keys.h"
 #include "io/files/certificate.h"
 #include "io/files/files.h"
@@ -243,6 +247,20 @@ std::vector<Check> run_checks(const Options& o) {
   return checks;
 }
 
+// Whether an image that a user names would be fetched from this machine.
+Check check_fetch(const std::string& url) {
+  std::signal(SIGPIPE, SIG_IGN);  // a server may close at any time
+  const auto image = fetch_image(url);
+  if (!image) return failed("fetch", image.error());
+  return {"fetch",
+          Level::kOk,
+          fmt::format("{} from {} after {} redirects: {}, {} x {} pixels, {} bytes, SHA-256 {:02x}",
+                      image->url, to_string(image->address), image->redirects,
+                      media::media_type(image->info.type), image->info.width, image->info.height,
+                      image->bytes.size(), fmt::join(sha256(image->bytes), "")),
+          {}};
+}
+
 std::string as_json(const std::vector<Check>& checks, bool ok) {
   boost::json::array list;
   for (const auto& check : checks) {
@@ -266,7 +284,8 @@ std::string as_text(const std::vector<Check>& checks) {
 }  // namespace
 
 Result<int> run_doctor(const Options& options) {
-  const auto checks = run_checks(options);
+  const auto checks =
+      options.url.empty() ? run_checks(options) : std::vector{check_fetch(options.url)};
   const bool ok =
       std::ranges::none_of(checks, [](const Check& c) { return c.level == Level::kFail; });
   TRY_STATUS(print_data(options.json ? as_json(checks, ok) : as_text(checks)));

@@ -362,6 +362,9 @@ constexpr std::array kTable = {
 
     OptionInfo{"url", "", &O::url, kUrlUsers, "URL", "", 0, 0, "", kPlain, "Server to talk to",
                "chat, kv warm: http://127.0.0.1:8080 when not given; eval: starts its own server."},
+    OptionInfo{"fetch", "", &O::url, commands(kDoctor), "URL", "", 0, 0, "", kPlain,
+               "Say whether and why an image at this address would be fetched; no other checks",
+               "Fetches it once, with all guards: public addresses only, at every redirect."},
     OptionInfo{"ca-file", "", &O::ca_file, kUrlUsers, "FILE", "", 0, 0, "", kPath,
                "Trust the certificates in this file (PEM) instead of the system's", ""},
     OptionInfo{"model", "", &O::chat_model, commands(kChat), "NAME", "", 0, 0, "", kPlain,
