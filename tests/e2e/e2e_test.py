@@ -17,6 +17,7 @@ import shutil
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -365,6 +366,31 @@ class Serving(unittest.TestCase):
                 with self.subTest(request=i):
                     # How much of a prompt was cached may differ; what comes of it may not.
                     self.assertEqual(each.result()._replace(usage=None), alone[i]._replace(usage=None))
+
+    def test_an_event_is_one_write_that_waits_for_nothing(self):
+        """Without TCP_NODELAY an event waits for the last one's acknowledgement, which comes 40 ms late."""
+        with Server() as server:
+            connection = server.connect()
+            count, late, streams = 0, 0, 20
+            for i in range(streams):
+                body = {"model": "nano", "stream": True, "max_tokens": 32, "temperature": 0,
+                        "messages": [{"role": "user", "content": f"Count to {i}."}]}
+                times = [time.monotonic()]
+                connection.request("POST", "/v1/chat/completions", json.dumps(body),
+                                   {"content-type": "application/json"})
+                for _ in events(connection.getresponse()):
+                    times.append(time.monotonic())
+                count += len(times) - 1
+                late += any(0.036 < after - before < 0.046 for before, after in zip(times, times[1:3]))
+            self.assertLess(late, streams / 2, "first events come as late as acknowledgements")
+            # struct tcp_info of linux/tcp.h, tcpi_data_segs_in
+            info = connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+            segments = struct.unpack_from("I", info, 152)[0]
+            connection.close()
+            self.assertGreater(count, 10 * streams)
+            # The last two events and the end may share a write; a retransmission may come twice.
+            self.assertGreater(segments, count - 3 * streams, "events wait for each other")
+            self.assertLess(segments, count + streams, "an event takes several writes")
 
     def test_aliases_and_several_models(self):
         nano = os.path.join(ROOT, "models", "nano")
