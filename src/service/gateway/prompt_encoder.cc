@@ -1,7 +1,6 @@
 #include "service/gateway/prompt_encoder.h"
 
 #include <optional>
-#include <utility>
 
 namespace penstock::gateway {
 namespace {
@@ -11,10 +10,7 @@ struct Piece {
   const PromptSpan* span = nullptr;
   std::optional<Hash128> key;  // set when the cache wants the span
   bool known = false;
-  const std::vector<TokenId>* cached = nullptr;  // the cache's own, as long as nobody else runs
   std::vector<TokenId> ids;
-
-  const std::vector<TokenId>& result() const { return cached != nullptr ? *cached : ids; }
 };
 
 Status encode_unknown(const Tokenizer& tokenizer, std::vector<Piece>& pieces) {
@@ -37,9 +33,11 @@ Task<Result<TokenIds>> PromptEncoder::encode(const Tokenizer& tokenizer,
     const std::string& text = spans[i].text;
     if (spans[i].kind == SpanKind::kPlain && cache_.wants(text.size())) {
       piece.key = cache_.key(tokenizer.fingerprint(), text);
-      piece.cached = cache_.find(*piece.key, text.size());
-      piece.known = piece.cached != nullptr;
-      if (piece.known) continue;
+      if (const auto* ids = cache_.find(*piece.key, text.size())) {
+        piece.ids = *ids;
+        piece.known = true;
+        continue;
+      }
     }
     unknown_bytes += text.size();
   }
@@ -48,24 +46,16 @@ Task<Result<TokenIds>> PromptEncoder::encode(const Tokenizer& tokenizer,
   if (unknown_bytes <= kInlineBytesMax) {
     encoded = encode_unknown(tokenizer, pieces);
   } else {
-    for (Piece& piece : pieces) {  // other requests change the cache meanwhile
-      if (const auto* const cached = std::exchange(piece.cached, nullptr)) piece.ids = *cached;
-    }
     CO_TRY_STATUS(
         co_await run_on(pool_, clock_, [&] { encoded = encode_unknown(tokenizer, pieces); }));
   }
   CO_TRY_STATUS(std::move(encoded));
 
   auto prompt = std::make_shared<std::vector<TokenId>>();
-  std::size_t tokens = 0;
-  for (const Piece& piece : pieces)
-    tokens += piece.result().size();
-  prompt->reserve(tokens);
-  for (const Piece& piece : pieces)
-    prompt->insert(prompt->end(), piece.result().begin(), piece.result().end());
-  // An insert may drop what `cached` points to.
-  for (const Piece& piece : pieces)
+  for (Piece& piece : pieces) {
     if (piece.key && !piece.known) cache_.insert(*piece.key, piece.ids);
+    prompt->insert(prompt->end(), piece.ids.begin(), piece.ids.end());
+  }
   co_return TokenIds(std::move(prompt));
 }
 
