@@ -145,10 +145,10 @@ struct GatewayShard::State {
     context.limits.placement.bandwidth_far = static_cast<double>(options.bandwidth_far.value);
     context.limits.placement.prefill_backlog = options.prefill_backlog;
     context.limits.placement.step_time_max = options.step_time_max;
-    context.limits.admission = {
-        per_shard(options.running_max, options), per_shard(options.queue_max, options),
-        per_shard(options.tenant_queue_max, options), options.queue_time_max,
-        options.first_token_target};
+    context.limits.admission = {per_shard(options.running_max, options),
+                                per_shard(options.queue_max, options),
+                                per_shard(options.tenant_queue_max, options),
+                                options.queue_time_max, options.first_token_target};
     auto placer = gateway::Placer::make({options.prefill_policy, options.decode_policy});
     ENSURE(placer);  // the option table has these names only
     context.placer = std::move(*placer);

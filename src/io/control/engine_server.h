@@ -35,7 +35,7 @@ struct EngineServerOptions {
   WorkerRole role = WorkerRole::kMixed;
   std::string zone;
   std::string step_group;  // as in WorkerDescription
-  std::string transport;  // address of the KV data plane; empty: none
+  std::string transport;   // address of the KV data plane; empty: none
   Duration heartbeat = std::chrono::milliseconds(200);
   Duration stall_max = std::chrono::seconds(10);          // a write without progress
   Duration shutdown_max = std::chrono::seconds(2);        // for pending frames at stop()

@@ -9,8 +9,9 @@
 // them, and the last kChangesKept are known.
 //
 // Invariants: everything is zero when no permit is alive. Units: tokens of prompts to be computed,
-// requests, tokens of KV, predicted time of those prompts and of the loads of their hits. Cost: O(log n) to find, O(n) to add and
-// remove (ranks in use; they lie in one array, in order, for placement to walk along).
+// requests, tokens of KV, predicted time of those prompts and of the loads of their hits. Cost:
+// O(log n) to find, O(n) to add and remove (ranks in use; they lie in one array, in order, for
+// placement to walk along).
 // Concurrency: one shard's thread; the ledger outlives its permits.
 #pragma once
 
