@@ -245,6 +245,7 @@ TEST_CASE(
     CAPTURE(stage.name);
     WorldOptions options = pools();
     options.places.resize(2);
+    options.limits.placement.prefill_backlog = seconds(2);  // the worker has the queue
     World world(options);
     const bool queued = std::string_view(stage.name) == "queued";
     if (queued) world.ask(0, body(BodyOptions{400, 4, true}));
