@@ -709,8 +709,10 @@ class Experts(unittest.TestCase):
                      server.metric("penstock_worker_expert_map_version") >= 2, "a map on both workers")
             for _ in range(2):
                 self.assertEqual(self.answers(server), expected)
-            ranks = wait_for(lambda: [rank for rank in self.show(server) if rank["map_version"] > 0 and
-                                      sum(rank["layers"][0]["rank_picks"]) > 0], "loads by expert rank")
+            # They count from the last map on, which may have come after the last answer.
+            ranks = wait_for(lambda: self.answers(server) == expected and
+                             [rank for rank in self.show(server) if rank["map_version"] > 0 and
+                              sum(rank["layers"][0]["rank_picks"]) > 0], "loads by expert rank")
             layer = ranks[0]["layers"][0]
             self.assertEqual(len(layer["rank_picks"]), 4)
             self.assertEqual(set(layer["slots"]), set(range(len(layer["picks"]))))

@@ -167,7 +167,7 @@ class Messages(unittest.TestCase):
                     ("{", 400, "invalid_request_error", "byte 1"),
                     (body("x", model="no"), 404, "not_found_error", "nano"),
                     (body([{"type": "image", "source": {}}]), 400, "invalid_request_error",
-                     "messages[0].content[0].type: image"),
+                     "messages[0].content[0].source.type: is required"),
                     (body("x", temperature=1.5), 400, "invalid_request_error", "temperature"),
                     (body("word " * 6000), 400, "invalid_request_error", "shorten the messages")]:
                 with self.subTest(kind=kind, part=part):
