@@ -106,10 +106,11 @@ Result<int> serve_http(const Options& options) {
   TRY(const gateway::EngineSeeds engine_seeds, load_seeds(options));
   PlacementHistory history(kPlacementsKept);
   OperatorAccess operators;
+  TRY(const auto responses, ResponseKeeping::start(options));
   const GatewayShared shared{
       options,     catalog,           keys ? &*keys : nullptr,       metrics,      *access_log,
       encode_pool, Epoch(draw_u64()), kv_feed ? &*kv_feed : nullptr, engine_seeds, history,
-      operators};
+      operators,   *responses};
 
   std::vector<std::unique_ptr<GatewayShard>> shards;
   std::atomic<std::uint32_t> ready_shards{0};

@@ -75,6 +75,8 @@ http::ServerOptions server_options(const Options& options, std::uint16_t port) {
   return out;
 }
 
+// Between looks for stored responses whose time is over.
+constexpr std::uint32_t kExpireSeconds = 60;
 // Keys of the prompts seen lately, at 272 bytes for 64 tokens.
 constexpr std::size_t kChainCacheBytesMax = std::size_t{64} << 20;
 
@@ -161,6 +163,11 @@ struct GatewayShard::State {
     };
     context.is_operator = [&operators = shared.operators](std::string_view token) {
       return operators.holds(token);
+    };
+    context.responses = shared.responses.store();
+    context.response_pool = &shared.responses.pool();
+    context.seal_for = [&responses = shared.responses](std::string_view owner) {
+      return responses.seal_for(owner);
     };
     if (shared.kv_feed != nullptr) {
       kv_index.emplace(*shared.kv_feed, kChainCacheBytesMax);
@@ -283,8 +290,10 @@ struct GatewayShard::State {
     if (!stopping && on_ready) on_ready();
   }
   Task<void> publish_every_second() {
-    while (!stopping) {
+    for (std::uint32_t second = 0; !stopping; ++second) {
       publish();
+      if (number == 0 && second % kExpireSeconds == 0)
+        shared.responses.expire(context.unix_seconds());
       for (int i = 0; i < 20 && !stopping; ++i) {
         context.costs.watch(engines.workers());
         co_await Sleep(clock, std::chrono::milliseconds(50));
@@ -296,6 +305,7 @@ struct GatewayShard::State {
     gateway.begin_drain();
     server->stop();
     co_await server->drained();
+    co_await gateway.background_ended();
     is_drained = true;
   }
 

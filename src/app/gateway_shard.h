@@ -16,6 +16,7 @@
 #include "app/operator_access.h"
 #include "app/options.h"
 #include "app/placement_history.h"
+#include "app/response_keeping.h"
 #include "base/result.h"
 #include "io/files/api_keys.h"
 #include "io/kv/kv_index_feed.h"
@@ -40,6 +41,7 @@ struct GatewayShared {
   const gateway::EngineSeeds& engine_seeds;
   PlacementHistory& history;
   const OperatorAccess& operators;
+  ResponseKeeping& responses;
 };
 
 class GatewayShard {

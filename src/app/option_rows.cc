@@ -196,6 +196,14 @@ constexpr std::array kTable = {
                "512MiB", kMiB, 1024 * kTiB, "", kPlain, "Memory for all request bodies together",
                "Shared out evenly to the gateway threads, and at least one largest body for each. "
                "A body that does not fit gets 503 `overloaded` with Retry-After."},
+    OptionInfo{"responses-retention", "responses.retention", &O::responses_retention, kGatewaySide,
+               "TIME", "30d", 0, 10000.0 * 24 * kHour, "", kPlain,
+               "How long answers of the Responses API are stored; 0: never",
+               "Requests with \"store\": false are not stored. Stored ones are in responses.db in "
+               "the data folder, each for the API key that made it."},
+    OptionInfo{"responses-disk", "responses.disk_max", &O::responses_disk_max, kGatewaySide, "SIZE",
+               "1GiB", kMiB, 1024 * kTiB, "", kPlain, "Disk space for stored answers",
+               "The oldest go when it is nearly used up."},
     OptionInfo{"max-request-headers", "limits.request_headers", &O::request_headers_max,
                kGatewaySide, "SIZE", "64KiB", kKiB, kMiB, "", kPlain, "Largest request head",
                "Larger ones get 431."},

@@ -61,6 +61,8 @@ struct Options {
   Bytes request_body_max;
   Bytes body_memory_max;  // all request bodies together, per gateway
   Bytes request_headers_max;
+  Duration responses_retention{};  // of the Responses API; 0: nothing is stored
+  Bytes responses_disk_max;
   Duration request_time_max{};     // from the request's head to the last byte of the answer
   Duration idle_timeout{};         // a connection without a request, or a request that stops coming
   Duration write_timeout{};        // a client that reads nothing

@@ -59,6 +59,38 @@ await test("errors are the client's own classes", async () => {
                        (e) => e instanceof OpenAI.BadRequestError && e.code === "context_length_exceeded");
 });
 
+await test("responses: whole, streamed, stored, chained", async () => {
+  const ask = { model: "nano", input: "What is 17 + 25?", temperature: 0, reasoning: { effort: "none" } };
+  const response = await client.responses.create(ask);
+  assert.equal(response.status, "completed");
+  assert.equal(response.output_text, whole.choices[0].message.content);
+  const streamed = await client.responses.stream(ask).finalResponse();
+  assert.equal(streamed.output_text, response.output_text);
+  assert.deepEqual(streamed.usage.output_tokens, response.usage.output_tokens);
+  assert.deepEqual((await client.responses.retrieve(response.id)).output, response.output);
+  const next = await client.responses.create({ ...ask, input: "And 2 + 2?", previous_response_id: response.id });
+  assert(next.usage.input_tokens > response.usage.input_tokens);
+  const items = [];
+  for await (const item of client.responses.inputItems.list(response.id)) items.push(item);
+  assert.equal(items.length, 1);
+  await client.responses.delete(response.id);
+  await assert.rejects(client.responses.retrieve(response.id), (e) => e instanceof OpenAI.NotFoundError);
+});
+
+await test("responses: a tool round trip", async () => {
+  const tools = [{ type: "function", name: "find_price", description: "Find the price of an item", strict: false,
+                   parameters: { type: "object", properties: { item: { type: "string" } }, required: ["item"] } }];
+  const input = [{ role: "user", content: "What does the lantern cost?" }];
+  const ask = { model: "nano", tools, temperature: 0, store: false, reasoning: { effort: "none" } };
+  const first = await client.responses.create({ ...ask, input });
+  const call = first.output.find((item) => item.type === "function_call");
+  assert.equal(call.name, "find_price");
+  JSON.parse(call.arguments);
+  const second = await client.responses.create({
+    ...ask, input: [...input, ...first.output, { type: "function_call_output", call_id: call.call_id, output: "12 euros" }] });
+  assert.match(second.output_text, /12/);
+});
+
 await test("leaving a stream early leaves the server well", async () => {
   const stream = await client.chat.completions.create({ model: "nano", messages: question, stream: true, temperature: 1,
                                                         max_tokens: 2000, logit_bias: {} });
