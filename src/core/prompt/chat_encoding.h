@@ -32,6 +32,8 @@ class ChatEncoding {
   virtual bool thinks(const Conversation& conversation) const = 0;
   // The special token behind which the answer proper begins when it thinks().
   virtual std::string_view reasoning_end() const { return "</think>"; }
+  // The special token that begins whatever the model reads, a bare text too; empty without one.
+  virtual std::string_view text_begin() const { return {}; }
   virtual Result<std::vector<PromptSpan>> render(const Conversation& conversation) const = 0;
   // A parser for one answer to `conversation`; stop strings apply to visible text only.
   virtual std::unique_ptr<OutputParser> make_parser(const Conversation& conversation,

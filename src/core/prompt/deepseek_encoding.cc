@@ -62,6 +62,7 @@ class DeepSeekV3 : public ChatEncoding {
  public:
   std::string_view name() const override { return "deepseek_v3"; }
   bool thinks(const Conversation&) const override { return false; }
+  std::string_view text_begin() const override { return kBos; }
 
   Result<std::vector<PromptSpan>> render(const Conversation& conversation) const override {
     TRY_STATUS(check_order(conversation));
@@ -118,6 +119,7 @@ class DeepSeekV4 : public ChatEncoding {
     return version_ == Version::kV41 ? "deepseek_v4_1" : "deepseek_v4";
   }
 
+  std::string_view text_begin() const override { return kBos; }
   bool thinks(const Conversation& conversation) const override {
     return conversation.thinking == Thinking::kEnabled;
   }

@@ -49,6 +49,7 @@ class Llama3 : public ChatEncoding {
     return version_ == Version::kV31 ? "llama3_1" : "llama3";
   }
   bool thinks(const Conversation&) const override { return false; }
+  std::string_view text_begin() const override { return kBegin; }
   Result<std::vector<PromptSpan>> render(const Conversation& conversation) const override;
 
   std::unique_ptr<OutputParser> make_parser(const Conversation& conversation,

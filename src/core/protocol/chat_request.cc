@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
 #include <limits>
 
 #include "core/protocol/chat_messages.h"
@@ -14,7 +12,6 @@ namespace penstock::protocol {
 namespace {
 
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kTokenIdMax = std::numeric_limits<TokenId>::max();
 
 // Fields that would change the answer and are not supported yet. Everything unknown is ignored.
 constexpr std::string_view kUnsupportedFields[] = {
@@ -34,32 +31,6 @@ Status refuse_unsupported(JsonRef body) {
     for (auto item = modalities.first_child(); item; item = item.next_sibling()) {
       if (!item.equals("text")) return unsupported(item, "only text is supported here");
     }
-  }
-  return {};
-}
-
-Status read_logit_bias(JsonRef value, const ChatLimits& limits, SamplingParams& out) {
-  TRY_STATUS(expect_object(value));
-  for (auto key = value.first_child(); key;) {
-    const auto bias = key.next_sibling();
-    const auto id_text = key.string();
-    TokenId id = 0;
-    const auto* end = id_text.data() + id_text.size();
-    const auto parsed = std::from_chars(id_text.data(), end, id);
-    if (parsed.ec != std::errc() || parsed.ptr != end) {
-      return invalid_value(bias, "the key must be a token id in digits");
-    }
-    if (out.logit_bias.size() == limits.logit_bias_max) {
-      return invalid_value(value, fmt::format("holds more than {} biases", limits.logit_bias_max));
-    }
-    TRY(const float amount, read_number(bias, {-100, 100}));
-    out.logit_bias.emplace_back(id, amount);
-    key = bias.next_sibling();
-  }
-  std::ranges::sort(out.logit_bias);
-  const auto same_id = [](const auto& a, const auto& b) { return a.first == b.first; };
-  if (std::ranges::adjacent_find(out.logit_bias, same_id) != out.logit_bias.end()) {
-    return invalid_value(value, "names one token twice");  // "7" and "07"
   }
   return {};
 }
@@ -85,64 +56,6 @@ Status read_max_tokens(JsonRef body, ChatRequest& request) {
     TRY(const auto count, read_integer(value, {1, kInt32Max}));
     request.sampling.max_tokens = static_cast<std::uint32_t>(count);
     request.max_tokens_field = name;  // the second, newer name wins
-  }
-  return {};
-}
-
-Status read_sampling(JsonRef body, const ChatLimits& limits, ChatRequest& request) {
-  auto& out = request.sampling;
-  TRY_STATUS(read_numbers(body, out));
-  if (const auto top_k = optional_member(body, "top_k")) {
-    TRY(const auto count, read_integer(top_k, {-1, kInt32Max}));
-    out.top_k = static_cast<std::int32_t>(count);
-  }
-  if (const auto seed = optional_member(body, "seed")) {
-    TRY(const auto value, read_integer(seed, {std::numeric_limits<std::int64_t>::min(),
-                                              std::numeric_limits<std::int64_t>::max()}));
-    out.seed = static_cast<std::uint64_t>(value);
-    request.has_seed = true;
-  }
-  if (const auto n = optional_member(body, "n")) {
-    TRY(const auto count, read_integer(n, {1, limits.choices_max}));
-    out.choices = static_cast<std::uint32_t>(count);
-  }
-  if (const auto ignore = optional_member(body, "ignore_eos")) {
-    TRY(out.ignore_eos, read_bool(ignore));
-  }
-  if (const auto bias = optional_member(body, "logit_bias")) {
-    TRY_STATUS(read_logit_bias(bias, limits, out));
-  }
-  TRY_STATUS(read_logprobs(body, out));
-  return read_max_tokens(body, request);
-}
-
-Status read_stop_token_ids(JsonRef body, const ChatLimits& limits, SamplingParams& out) {
-  const auto ids = optional_member(body, "stop_token_ids");
-  if (!ids) return {};
-  TRY_STATUS(expect_array(ids));
-  for (auto item = ids.first_child(); item; item = item.next_sibling()) {
-    if (out.stop_token_ids.size() == limits.stop_token_ids_max) {
-      return invalid_value(ids, fmt::format("holds more than {} ids", limits.stop_token_ids_max));
-    }
-    TRY(const auto id, read_integer(item, {0, kTokenIdMax}));
-    out.stop_token_ids.push_back(static_cast<TokenId>(id));
-  }
-  return {};
-}
-
-Status read_stream(JsonRef body, ChatRequest& request) {
-  if (const auto stream = optional_member(body, "stream")) {
-    TRY(request.stream, read_bool(stream));
-  }
-  const auto options = optional_member(body, "stream_options");
-  if (!options) return {};
-  TRY_STATUS(expect_object(options));
-  if (!request.stream) return invalid_value(options, "is only allowed with \"stream\": true");
-  if (const auto include = optional_member(options, "include_usage")) {
-    TRY(request.include_usage, read_bool(include));
-  }
-  if (const auto obfuscate = optional_member(options, "include_obfuscation")) {
-    TRY_STATUS(read_bool(obfuscate));
   }
   return {};
 }
@@ -175,6 +88,8 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const ChatLimits& 
   TRY_STATUS(read_messages(root, request.conversation));
   TRY_STATUS(read_tools(root, limits, request));
   TRY_STATUS(read_sampling(root, limits, request));
+  TRY_STATUS(read_logprobs(root, request.sampling));
+  TRY_STATUS(read_max_tokens(root, request));
   if (const auto stop = optional_member(root, "stop")) {
     TRY_STATUS(read_stop_strings(stop, limits, request.stop));
   }

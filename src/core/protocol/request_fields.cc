@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 
 namespace penstock::protocol {
 namespace {
 
+constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kModelBytesMax = 512;
 constexpr std::size_t kMetadataMax = 16;
 constexpr std::size_t kMetadataKeyChars = 64;
@@ -69,6 +71,32 @@ std::size_t find_repeated_name(const std::vector<ToolDefinition>& tools) {
   return found;
 }
 
+Status read_logit_bias(JsonRef value, const ChatLimits& limits, SamplingParams& out) {
+  TRY_STATUS(expect_object(value));
+  for (auto key = value.first_child(); key;) {
+    const auto bias = key.next_sibling();
+    const auto id_text = key.string();
+    TokenId id = 0;
+    const auto* end = id_text.data() + id_text.size();
+    const auto parsed = std::from_chars(id_text.data(), end, id);
+    if (parsed.ec != std::errc() || parsed.ptr != end) {
+      return invalid_value(bias, "the key must be a token id in digits");
+    }
+    if (out.logit_bias.size() == limits.logit_bias_max) {
+      return invalid_value(value, fmt::format("holds more than {} biases", limits.logit_bias_max));
+    }
+    TRY(const float amount, read_number(bias, {-100, 100}));
+    out.logit_bias.emplace_back(id, amount);
+    key = bias.next_sibling();
+  }
+  std::ranges::sort(out.logit_bias);
+  const auto same_id = [](const auto& a, const auto& b) { return a.first == b.first; };
+  if (std::ranges::adjacent_find(out.logit_bias, same_id) != out.logit_bias.end()) {
+    return invalid_value(value, "names one token twice");  // "7" and "07"
+  }
+  return {};
+}
+
 }  // namespace
 
 bool is_function_name(std::string_view name, std::size_t bytes_max) {
@@ -92,6 +120,63 @@ Status read_numbers(JsonRef body, SamplingParams& out) {
   }
   // top_p 0 means the most likely token alone; inside it is above 0.
   out.top_p = std::max(out.top_p, std::numeric_limits<float>::min());
+  return {};
+}
+
+Status read_sampling(JsonRef body, const ChatLimits& limits, ChatRequest& request) {
+  auto& out = request.sampling;
+  TRY_STATUS(read_numbers(body, out));
+  if (const auto top_k = optional_member(body, "top_k")) {
+    TRY(const auto count, read_integer(top_k, {-1, kInt32Max}));
+    out.top_k = static_cast<std::int32_t>(count);
+  }
+  if (const auto seed = optional_member(body, "seed")) {
+    TRY(const auto value, read_integer(seed, {std::numeric_limits<std::int64_t>::min(),
+                                              std::numeric_limits<std::int64_t>::max()}));
+    out.seed = static_cast<std::uint64_t>(value);
+    request.has_seed = true;
+  }
+  if (const auto n = optional_member(body, "n")) {
+    TRY(const auto count, read_integer(n, {1, limits.choices_max}));
+    out.choices = static_cast<std::uint32_t>(count);
+  }
+  if (const auto ignore = optional_member(body, "ignore_eos")) {
+    TRY(out.ignore_eos, read_bool(ignore));
+  }
+  if (const auto bias = optional_member(body, "logit_bias")) {
+    TRY_STATUS(read_logit_bias(bias, limits, out));
+  }
+  return {};
+}
+
+Status read_stop_token_ids(JsonRef body, const ChatLimits& limits, SamplingParams& out) {
+  const auto ids = optional_member(body, "stop_token_ids");
+  if (!ids) return {};
+  TRY_STATUS(expect_array(ids));
+  for (auto item = ids.first_child(); item; item = item.next_sibling()) {
+    if (out.stop_token_ids.size() == limits.stop_token_ids_max) {
+      return invalid_value(ids, fmt::format("holds more than {} ids", limits.stop_token_ids_max));
+    }
+    TRY(const auto id, read_integer(item, {0, kTokenIdMax}));
+    out.stop_token_ids.push_back(static_cast<TokenId>(id));
+  }
+  return {};
+}
+
+Status read_stream(JsonRef body, ChatRequest& request) {
+  if (const auto stream = optional_member(body, "stream")) {
+    TRY(request.stream, read_bool(stream));
+  }
+  const auto options = optional_member(body, "stream_options");
+  if (!options) return {};
+  TRY_STATUS(expect_object(options));
+  if (!request.stream) return invalid_value(options, "is only allowed with \"stream\": true");
+  if (const auto include = optional_member(options, "include_usage")) {
+    TRY(request.include_usage, read_bool(include));
+  }
+  if (const auto obfuscate = optional_member(options, "include_obfuscation")) {
+    TRY_STATUS(read_bool(obfuscate));
+  }
   return {};
 }
 

@@ -18,6 +18,7 @@ namespace {
 enum class RouteId : std::uint8_t {
   kRoot,
   kChat,
+  kCompletion,
   kMessages,
   kCountTokens,
   kResponses,
@@ -55,6 +56,9 @@ constexpr std::array kRoutes = {
     Route{RouteId::kChat, "POST", "/v1/chat/completions", Access::kWithKey},
     Route{RouteId::kChat, "POST", "/chat/completions", Access::kWithKey},
     Route{RouteId::kChat, "POST", "/beta/chat/completions", Access::kWithKey},
+    Route{RouteId::kCompletion, "POST", "/v1/completions", Access::kWithKey},
+    Route{RouteId::kCompletion, "POST", "/completions", Access::kWithKey},
+    Route{RouteId::kCompletion, "POST", "/beta/completions", Access::kWithKey},
     Route{RouteId::kMessages, "POST", "/v1/messages", Access::kWithKey, Api::kAnthropic},
     Route{RouteId::kMessages, "POST", "/anthropic/v1/messages", Access::kWithKey, Api::kAnthropic},
     Route{RouteId::kCountTokens, "POST", "/v1/messages/count_tokens", Access::kWithKey,
@@ -242,6 +246,11 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
     switch (found.route->id) {
       case RouteId::kChat: {
         ChatFormat format;
+        co_await generate(exchange, record, format);
+        co_return;
+      }
+      case RouteId::kCompletion: {
+        CompletionFormat format;
         co_await generate(exchange, record, format);
         co_return;
       }

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "core/grammar/constraint.h"
+#include "core/prompt/plain_parser.h"
 #include "core/protocol/sse.h"
 #include "service/gateway/answers.h"
 
@@ -105,15 +106,38 @@ Status Generation::check_constraint() {
 
 Task<Status> Generation::encode() {
   std::vector<PromptSpan> spans;
-  if (auto text = format_.plain_prompt()) {
-    spans.push_back({SpanKind::kPlain, std::move(*text)});
+  if (auto raw = format_.take_raw_prompt()) {
+    raw_ = true;
+    if (raw->ids) co_return take_ids(std::move(*raw));
+    const std::string_view begin = model_->encoding->text_begin();
+    if (raw->begins && !begin.empty()) spans.push_back({SpanKind::kSpecial, std::string(begin)});
+    spans.push_back({SpanKind::kPlain, std::move(raw->text)});
   } else {
     CO_TRY(spans, model_->encoding->render(request_.conversation));
   }
   if (!format_.only_counts()) CO_TRY_STATUS(check_size(spans));
   CO_TRY(prompt_, co_await context_.encoder.encode(*model_->tokenizer, std::move(spans)));
+  if (prompt_->empty() && !format_.only_counts())
+    co_return fail(ErrorCode::kInvalidArgument, "prompt: must not be empty", "prompt");
   record_.usage.prompt_tokens = prompt_->size();
   co_return Status{};
+}
+
+Status Generation::take_ids(RawPrompt raw) {
+  const Tokenizer& tokenizer = *model_->tokenizer;
+  for (std::size_t i = 0; i < raw.ids->size(); ++i) {
+    const TokenId id = (*raw.ids)[i];
+    if (id < tokenizer.vocab_size()) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("prompt[{}]: {} is not in the vocabulary, which has {} tokens", i, id,
+                            tokenizer.vocab_size()),
+                fmt::format("prompt[{}]", i));
+  }
+  if (raw.wants_text)
+    format_.set_prompt_text(tokenizer.decode(*raw.ids, Tokenizer::Special::kKeep));
+  prompt_ = std::make_shared<const std::vector<TokenId>>(std::move(*raw.ids));
+  record_.usage.prompt_tokens = prompt_->size();
+  return {};
 }
 
 // What was only counted is not used.
@@ -135,9 +159,9 @@ Status Generation::check_size(const std::vector<PromptSpan>& spans) const {
   if (!context || tokens_min < *context) return {};
   return fail(ErrorCode::kContextLengthExceeded,
               fmt::format("the prompt has {} bytes of text, which is more than {} tokens, but the "
-                          "model's context is {} tokens, answer included; shorten the messages",
-                          bytes, tokens_min, *context),
-              "messages");
+                          "model's context is {} tokens, answer included; shorten the {}",
+                          bytes, tokens_min, *context, request_.prompt_field),
+              std::string(request_.prompt_field));
 }
 
 Task<Status> Generation::place_and_submit() {
@@ -202,9 +226,9 @@ Status Generation::check_length(const ModelDescription& model) {
     return fail(
         ErrorCode::kContextLengthExceeded,
         fmt::format("the prompt has {} tokens, but the model's context is {} tokens, answer "
-                    "included; shorten the messages",
-                    prompt, model.context_length),
-        "messages");
+                    "included; shorten the {}",
+                    prompt, model.context_length, request_.prompt_field),
+        std::string(request_.prompt_field));
   }
   const auto room = static_cast<std::uint32_t>(model.context_length - prompt);
   if (max_tokens > room && request_.fit_max_tokens) {
@@ -234,7 +258,8 @@ void Generation::begin_answer() {
   for (std::uint32_t i = 0; i < open_choices_; ++i) {
     Choice::Options options;
     options.tokenizer = model_->tokenizer.get();
-    options.parser = model_->encoding->make_parser(request_.conversation, request_.stop);
+    options.parser = raw_ ? std::make_unique<prompt::PlainParser>(request_.stop)
+                          : model_->encoding->make_parser(request_.conversation, request_.stop);
     options.logprobs = request_.logprobs();
     options.parallel_tool_calls = request_.parallel_tool_calls;
     options.new_call_id = [this] {

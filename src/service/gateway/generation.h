@@ -45,6 +45,8 @@ class Generation {
   Task<Status> serve();
   Status admit();
   Task<Status> encode();
+  // A prompt that came as token ids.
+  Status take_ids(RawPrompt raw);
   Task<Status> answer_count();
   Status check_size(const std::vector<PromptSpan>& spans) const;
   // Refuses what no grammar can hold to, and says where the constrained part begins.
@@ -73,6 +75,7 @@ class Generation {
   CacheHints cache_;
   const ServedModel* model_ = nullptr;
   TokenIds prompt_;
+  bool raw_ = false;  // the prompt is no conversation, so the answer is text and nothing else
   std::vector<Choice> choices_;
   std::uint32_t open_choices_ = 0;
   std::unique_ptr<protocol::AnswerWriter> writer_;

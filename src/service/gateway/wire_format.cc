@@ -1,6 +1,8 @@
 #include "service/gateway/wire_format.h"
 
 #include "core/protocol/chat_response.h"
+#include "core/protocol/completion_request.h"
+#include "core/protocol/completion_response.h"
 #include "core/protocol/messages_response.h"
 #include "core/protocol/tokenize.h"
 
@@ -48,8 +50,40 @@ Result<ChatRequest> TokenizeFormat::parse(std::string_view body, const ChatLimit
   return std::move(request.chat);
 }
 
+std::optional<RawPrompt> TokenizeFormat::take_raw_prompt() {
+  if (!text_) return std::nullopt;
+  return RawPrompt{.text = std::move(*text_)};
+}
+
 std::string TokenizeFormat::tokens_body(std::span<const TokenId> prompt) const {
   return protocol::tokenize_answer(prompt);
+}
+
+Result<ChatRequest> CompletionFormat::parse(std::string_view body, const ChatLimits& limits) {
+  TRY(auto request, protocol::parse_completion_request(body, limits));
+  prompt_.begins = true;
+  if (request.ids) {
+    prompt_.ids = std::move(request.ids);
+    prompt_.wants_text = request.echo;
+  } else {
+    if (request.echo) echo_ = request.text;
+    prompt_.text = std::move(request.text);
+  }
+  return std::move(request.chat);
+}
+
+std::unique_ptr<AnswerWriter> CompletionFormat::make_writer(const ChatRequest& request,
+                                                            const AnswerIdentity& answer) {
+  protocol::CompletionAnswer completion;
+  completion.id = "cmpl-" + answer.name;
+  completion.created = answer.created;
+  completion.model = request.model;
+  completion.echo = std::move(echo_);
+  completion.choices = request.sampling.choices;
+  completion.top_logprobs = request.sampling.top_logprobs;
+  completion.include_usage = request.include_usage;
+  return request.stream ? protocol::make_completion_stream(std::move(completion))
+                        : protocol::make_completion_collector(std::move(completion));
 }
 
 }  // namespace penstock::gateway

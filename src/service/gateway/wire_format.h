@@ -12,6 +12,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "core/protocol/answer_writer.h"
 #include "core/protocol/chat_request.h"
@@ -25,6 +27,14 @@ struct AnswerIdentity {
   std::string name;          // 24 random hexadecimal digits; the format puts its prefix before it
   std::int64_t created = 0;  // seconds since 1970
   std::string request_id;
+};
+
+// A prompt that goes to the model as it is: ids, or else a text in which nothing is special.
+struct RawPrompt {
+  std::string text = {};
+  bool begins = false;  // what begins every text of the model goes before it
+  std::optional<std::vector<TokenId>> ids = {};
+  bool wants_text = false;  // of the ids
 };
 
 class WireFormat {
@@ -43,8 +53,10 @@ class WireFormat {
   virtual std::string tokens_body(std::span<const TokenId> prompt) const {
     return count_body(prompt.size());
   }
-  // After parse(): the prompt is this text, as it is, and no conversation.
-  virtual std::optional<std::string> plain_prompt() const { return std::nullopt; }
+  // Once, after parse(): what the prompt is when it is no conversation.
+  virtual std::optional<RawPrompt> take_raw_prompt() { return std::nullopt; }
+  // Before make_writer(): the text of a raw prompt that came as ids and wanted it.
+  virtual void set_prompt_text(std::string /*text*/) {}
   // What stands before the random digits of a tool call's id.
   virtual std::string_view call_prefix() const { return "call_"; }
 };
@@ -85,10 +97,25 @@ class TokenizeFormat final : public WireFormat {
   }
   bool only_counts() const override { return true; }
   std::string tokens_body(std::span<const TokenId> prompt) const override;
-  std::optional<std::string> plain_prompt() const override { return text_; }
+  std::optional<RawPrompt> take_raw_prompt() override;
 
  private:
   std::optional<std::string> text_;
+};
+
+// POST /v1/completions.
+class CompletionFormat final : public WireFormat {
+ public:
+  Result<protocol::ChatRequest> parse(std::string_view body,
+                                      const protocol::ChatLimits& limits) override;
+  std::unique_ptr<protocol::AnswerWriter> make_writer(const protocol::ChatRequest& request,
+                                                      const AnswerIdentity& answer) override;
+  std::optional<RawPrompt> take_raw_prompt() override { return std::move(prompt_); }
+  void set_prompt_text(std::string text) override { echo_ = std::move(text); }
+
+ private:
+  RawPrompt prompt_;
+  std::string echo_;  // goes before the answer
 };
 
 }  // namespace penstock::gateway
