@@ -91,6 +91,17 @@ await test("responses: a tool round trip", async () => {
   assert.match(second.output_text, /12/);
 });
 
+await test("completions: whole, streamed, with logprobs", async () => {
+  const ask = { model: "nano", prompt: "The quick brown fox", temperature: 0, max_tokens: 12 };
+  const completion = await client.completions.create({ ...ask, logprobs: 2 });
+  assert.equal(completion.object, "text_completion");
+  const [choice] = completion.choices;
+  assert.equal(choice.logprobs.tokens.length, completion.usage.completion_tokens);
+  let text = "";
+  for await (const chunk of await client.completions.create({ ...ask, stream: true })) text += chunk.choices[0].text;
+  assert.equal(text, choice.text);
+});
+
 await test("leaving a stream early leaves the server well", async () => {
   const stream = await client.chat.completions.create({ model: "nano", messages: question, stream: true, temperature: 1,
                                                         max_tokens: 2000, logit_bias: {} });
