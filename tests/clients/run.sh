@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Runs the client tests against a server of their own: tests/clients/run.sh [BINARY]
 # Where there is no npm or no registry it skips with a message, but fails in CI.
+# Pinned are the newest versions that run on Debian's Node 20: 7 of `ai` and 1.5.9 of @langchain/openai
+# need 22, a whole runtime more to fetch in CI.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=${1:-$here/../../build/release/penstock}
 source "$here/../../tools/npm_packages.sh"
 source "$here/serve.sh"
-need_npm clients "$here" @anthropic-ai/sdk
+need_npm clients "$here" @langchain/openai
 start_server "$binary" "$(mktemp -d)" --kv-memory 256MiB
-for client in openai_sdk anthropic_sdk; do
+for client in openai_sdk anthropic_sdk ai_sdk langchain; do
   node "$here/$client.mjs" "$url"
 done
