@@ -94,8 +94,9 @@ UcxWorker::~UcxWorker() {
       tell_greetings();
     }
     if (!settled()) {
-      // Where a leak checker finds it.
-      static Guarded<std::vector<std::pair<ucp_context_h, ucp_worker_h>>> left_to_the_end;
+      // Where a leak checker finds it; never destroyed, for it looks after static objects are.
+      using Left = Guarded<std::vector<std::pair<ucp_context_h, ucp_worker_h>>>;
+      static Left& left_to_the_end = *new Left;
       left_to_the_end.with([this](auto& left) { left.emplace_back(context_, worker_); });
       return;
     }
