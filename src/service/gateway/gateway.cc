@@ -373,14 +373,6 @@ HttpResponse Gateway::explain(std::string_view id, RequestRecord& record) const 
       record);
 }
 
-Error Gateway::no_model(std::string_view name) const {
-  return {ErrorCode::kModelNotFound,
-          fmt::format("the model '{}' does not exist here; there are: {}", printable_name(name),
-                      context_.catalog.names()),
-          "model",
-          {}};
-}
-
 HttpResponse Gateway::models(RequestRecord& record, ErrorShape shape) const {
   std::vector<protocol::ModelCard> cards;
   for (const auto& [name, served] : context_.catalog.all_names())
@@ -395,28 +387,17 @@ HttpResponse Gateway::detokenize(const HttpRequest& request, RequestRecord& reco
   auto asked = protocol::parse_detokenize_request(request.body, context_.limits.chat);
   if (!asked) return error_response(asked.error(), record);
   const ServedModel* served = context_.catalog.find(asked->model);
-  if (served == nullptr) return error_response(no_model(asked->model), record);
-  const Tokenizer& tokenizer = *served->tokenizer;
-  for (std::size_t i = 0; i < asked->tokens.size(); ++i) {
-    if (asked->tokens[i] < tokenizer.vocab_size()) continue;
-    return error_response(
-        {ErrorCode::kInvalidArgument,
-         fmt::format("tokens[{}]: {} is not in the vocabulary, which has {} tokens", i,
-                     asked->tokens[i], tokenizer.vocab_size()),
-         fmt::format("tokens[{}]", i),
-         {}},
-        record);
-  }
-  return json_response(
-      protocol::detokenize_answer(tokenizer.decode(asked->tokens, Tokenizer::Special::kKeep)),
-      record);
+  if (served == nullptr) return error_response(context_.catalog.not_found(asked->model), record);
+  if (const Status known = served->check_ids(asked->tokens, "tokens"); !known)
+    return error_response(known.error(), record);
+  return json_response(protocol::detokenize_answer(
+                           served->tokenizer->decode(asked->tokens, Tokenizer::Special::kKeep)),
+                       record);
 }
 
 HttpResponse Gateway::model(std::string_view name, RequestRecord& record, ErrorShape shape) const {
   const ServedModel* served = context_.catalog.find(name);
-  if (served == nullptr) {
-    return error_response(no_model(name), record, shape);
-  }
+  if (served == nullptr) return error_response(context_.catalog.not_found(name), record, shape);
   const protocol::ModelCard found = card(name, *served);
   return json_response(shape == ErrorShape::kAnthropic ? protocol::anthropic_model_object(found)
                                                        : protocol::model_object(found),

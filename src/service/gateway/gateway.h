@@ -60,7 +60,6 @@ class Gateway {
   Status authenticate(const HttpRequest& request, RequestRecord& record) const;
   Status check_operator(const HttpRequest& request) const;
   HttpResponse explain(std::string_view id, RequestRecord& record) const;
-  Error no_model(std::string_view name) const;
   HttpResponse models(RequestRecord& record, protocol::ErrorShape shape) const;
   HttpResponse model(std::string_view name, RequestRecord& record,
                      protocol::ErrorShape shape) const;

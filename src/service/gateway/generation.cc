@@ -49,12 +49,7 @@ Status Generation::admit() {
   TRY(request_, format_.parse(exchange_.request().body, context_.limits.chat));
   record_.stream = request_.stream;
   model_ = context_.catalog.find(request_.model);
-  if (model_ == nullptr) {
-    return fail(ErrorCode::kModelNotFound,
-                fmt::format("the model '{}' does not exist here; there are: {}",
-                            printable_name(request_.model), context_.catalog.names()),
-                "model");
-  }
+  if (model_ == nullptr) return std::unexpected(context_.catalog.not_found(request_.model));
   record_.model = model_->name;
   if (request_.model != model_->name) record_.alias = request_.model;
 
@@ -124,17 +119,9 @@ Task<Status> Generation::encode() {
 }
 
 Status Generation::take_ids(RawPrompt raw) {
-  const Tokenizer& tokenizer = *model_->tokenizer;
-  for (std::size_t i = 0; i < raw.ids->size(); ++i) {
-    const TokenId id = (*raw.ids)[i];
-    if (id < tokenizer.vocab_size()) continue;
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("prompt[{}]: {} is not in the vocabulary, which has {} tokens", i, id,
-                            tokenizer.vocab_size()),
-                fmt::format("prompt[{}]", i));
-  }
+  TRY_STATUS(model_->check_ids(*raw.ids, "prompt"));
   if (raw.wants_text)
-    format_.set_prompt_text(tokenizer.decode(*raw.ids, Tokenizer::Special::kKeep));
+    format_.set_prompt_text(model_->tokenizer->decode(*raw.ids, Tokenizer::Special::kKeep));
   prompt_ = std::make_shared<const std::vector<TokenId>>(std::move(*raw.ids));
   record_.usage.prompt_tokens = prompt_->size();
   return {};

@@ -4,7 +4,28 @@
 
 #include <algorithm>
 
+#include "service/gateway/answers.h"
+
 namespace penstock::gateway {
+
+Status ServedModel::check_ids(std::span<const TokenId> ids, std::string_view field) const {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < tokenizer->vocab_size()) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}[{}]: {} is not in the vocabulary, which has {} tokens", field, i,
+                            ids[i], tokenizer->vocab_size()),
+                fmt::format("{}[{}]", field, i));
+  }
+  return {};
+}
+
+Error ModelCatalog::not_found(std::string_view name) const {
+  return {ErrorCode::kModelNotFound,
+          fmt::format("the model '{}' does not exist here; there are: {}", printable_name(name),
+                      names()),
+          "model",
+          {}};
+}
 
 Status ModelCatalog::add(ServedModel model) {
   if (by_name_.contains(model.name)) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,9 @@ struct ServedModel {
   std::shared_ptr<const prompt::ChatEncoding> encoding;
   std::int64_t created = 0;         // seconds since 1970, for GET /v1/models
   std::size_t token_bytes_max = 1;  // of the longest token; set by ModelCatalog::add
+
+  // Fails with kInvalidArgument at the first id of the client's `field` that is no token of it.
+  Status check_ids(std::span<const TokenId> ids, std::string_view field) const;
 };
 
 class ModelCatalog {
@@ -36,6 +40,8 @@ class ModelCatalog {
 
   // The model of that name or alias; nullptr for an unknown one. Valid as long as the catalog.
   const ServedModel* find(std::string_view name_or_alias) const;
+  // What to answer when find() knows no such model: kModelNotFound, with those there are.
+  Error not_found(std::string_view name) const;
   const std::vector<std::unique_ptr<ServedModel>>& models() const { return models_; }
   // Every name and alias with its model, in order of the names.
   const std::map<std::string, const ServedModel*, std::less<>>& all_names() const {

@@ -148,11 +148,7 @@ Task<void> ResponsesApi::begin_background(HttpExchange& exchange, RequestRecord&
                     "background",
                     {}};
   } else if (context_.catalog.find(request.chat.model) == nullptr) {
-    refusal = Error{ErrorCode::kModelNotFound,
-                    fmt::format("the model '{}' does not exist here; there are: {}",
-                                printable_name(request.chat.model), context_.catalog.names()),
-                    "model",
-                    {}};
+    refusal = context_.catalog.not_found(request.chat.model);
   }
   if (refusal) {
     co_await answer(exchange, record, std::unexpected(std::move(*refusal)));
