@@ -32,9 +32,9 @@ failed=0
 drive() {
   local name=$1
   shift
-  mkdir -p "$homes/$name/work"
+  mkdir -p "$homes/$name/project"
   local said
-  if said=$(cd "$homes/$name/work" && HOME=$homes/$name timeout 120 "$@" </dev/null 2>&1) &&
+  if said=$(cd "$homes/$name/project" && HOME=$homes/$name timeout 120 "$@" </dev/null 2>&1) &&
      grep -q "The tool printed penstock-42." <<<"$said"; then
     echo "agents: $name ran the tool and answered"
   else
@@ -47,8 +47,8 @@ drive claude-code env ANTHROPIC_BASE_URL="$url" ANTHROPIC_API_KEY=none \
   CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 DISABLE_AUTOUPDATER=1 \
   claude -p "run the marker command" --model nano --allowedTools Bash
 
-mkdir -p "$homes/opencode/work"
-cat >"$homes/opencode/work/opencode.json" <<JSON
+mkdir -p "$homes/opencode/project"
+cat >"$homes/opencode/project/opencode.json" <<JSON
 {"provider": {"penstock": {"npm": "@ai-sdk/openai-compatible", "name": "Penstock",
    "options": {"baseURL": "$url/v1", "apiKey": "none"},
    "models": {"nano": {"name": "nano", "limit": {"context": 200000, "output": 4096}}}}},
