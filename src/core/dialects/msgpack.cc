@@ -1,6 +1,7 @@
 #include "core/dialects/msgpack.h"
 
 #include <bit>
+#include <cstring>
 #include <limits>
 
 namespace penstock::dialects {
@@ -28,6 +29,10 @@ constexpr std::uint8_t kText32 = 0xDB;
 constexpr std::uint8_t kArray16 = 0xDC;
 constexpr std::uint8_t kMap16 = 0xDE;
 constexpr std::uint8_t kNegativeFix = 0xE0;
+
+std::uint64_t big_endian_word(std::uint64_t word) {
+  return std::endian::native == std::endian::little ? __builtin_bswap64(word) : word;
+}
 
 }  // namespace
 
@@ -184,26 +189,28 @@ bool MsgpackReader::read_u32_array(std::vector<std::uint32_t>& out) {
   const std::size_t first = out.size();
   out.resize(first + *count);
   std::uint32_t* to = out.data() + first;
-  for (std::uint32_t i = 0; i < *count; ++i) {
-    // Token ids are of one, three or five bytes; everything else is rare.
-    const std::size_t bytes = left();
-    if (bytes >= 1 && *at_ < kFixMap) {
-      *to++ = *at_++;
-    } else if (bytes >= 3 && *at_ == kUnsigned16) {
-      *to++ = static_cast<std::uint32_t>(at_[1] << 8 | at_[2]);
-      at_ += 3;
-    } else if (bytes >= 5 && *at_ == kUnsigned32) {
-      *to++ = static_cast<std::uint32_t>(big_endian(1, 4));
-      at_ += 5;
-    } else {
-      const auto value = read_unsigned();
-      const bool fits = value && *value <= std::numeric_limits<std::uint32_t>::max();
-      if (!fits) {
-        out.resize(first);
-        return false;
-      }
-      *to++ = static_cast<std::uint32_t>(*value);
+  std::uint32_t* const to_end = to + *count;
+  while (to != to_end) {
+    // Token ids are of one, three or five bytes in any order, so nothing here branches on which.
+    for (; to != to_end && left() >= 8; ++to) {
+      const std::uint8_t lead = *at_;
+      const bool is_small = lead < kFixMap;
+      const bool is_large = lead == kUnsigned32;
+      if (!(is_small | is_large | (lead == kUnsigned16))) break;
+      const unsigned bytes = (is_small ? 1U : 3U) + (is_large ? 2U : 0U);
+      std::uint64_t word = 0;
+      std::memcpy(&word, at_, sizeof word);
+      word = big_endian_word(word) << (is_small ? 0 : 8);
+      *to = static_cast<std::uint32_t>(word >> (is_large ? 32 : is_small ? 56 : 48));
+      at_ += bytes;
     }
+    if (to == to_end) break;
+    const auto value = read_unsigned();
+    if (!value || *value > std::numeric_limits<std::uint32_t>::max()) {
+      out.resize(first);
+      return false;
+    }
+    *to++ = static_cast<std::uint32_t>(*value);
   }
   return true;
 }

@@ -64,10 +64,28 @@ void EngineIndex::placed(SourceId id, std::span<const RoutingKey> keys) {
   Source& source = found->second;
   table_.sweep();
   if (source.feeds.empty()) begin_generation(source);
+  make_room(source);
   const std::uint32_t units = std::max(source.stride, kRoutingUnit) / kRoutingUnit;
   for (std::size_t i = units; i <= keys.size(); i += units) {
     if (!table_.store(keys[i - 1], {source.feeds.front(), tier_bit(KvTier::kDevice)})) break;
   }
+}
+
+// Nearly full: the oldest placements go before their time.
+void EngineIndex::make_room(Source& source) {
+  constexpr int kSweepsAtOnce = 64;
+  if (table_.blocks() < blocks_max(bytes_max_) / 8 * 7) return;
+  if (!table_.has_to_sweep()) {
+    begin_generation(source);
+    if (source.feeds.size() > 2) drop_oldest(source);
+  }
+  for (int i = 0; i < kSweepsAtOnce; ++i)
+    table_.sweep();
+}
+
+void EngineIndex::drop_oldest(Source& source) {
+  table_.drop_feed(source.feeds.back());
+  source.feeds.pop_back();
 }
 
 void EngineIndex::corrected(SourceId id, std::span<const RoutingKey> keys,
@@ -88,8 +106,8 @@ void EngineIndex::corrected(SourceId id, std::span<const RoutingKey> keys,
     }
   });
   if (evicted == source.feeds.size()) evicted = 1;
-  for (; source.feeds.size() > evicted; source.feeds.pop_back())
-    table_.drop_feed(source.feeds.back());
+  while (source.feeds.size() > evicted)
+    drop_oldest(source);
 }
 
 void EngineIndex::age(SourceId id) {
@@ -97,8 +115,8 @@ void EngineIndex::age(SourceId id) {
   if (found == sources_.end()) return;
   Source& source = found->second;
   begin_generation(source);
-  for (; source.feeds.size() > kGenerations; source.feeds.pop_back())
-    table_.drop_feed(source.feeds.back());
+  while (source.feeds.size() > kGenerations)
+    drop_oldest(source);
 }
 
 // --- match

@@ -109,6 +109,8 @@ class EngineIndex {
   static std::size_t blocks_max(std::size_t bytes) { return bytes / 64 + 1; }
 
   void begin_generation(Source& source);
+  void drop_oldest(Source& source);
+  void make_room(Source& source);
   void probe(RoutingKey key, Scratch& scratch) const;
   void match_stride(std::uint32_t stride, std::span<const RoutingKey> keys, Scratch& scratch) const;
   using Items = std::span<Scratch::Item>;

@@ -342,6 +342,16 @@ TEST_CASE("what finds no room is not taken, nor what follows it") {
   small.placed(id, keys);
   CHECK(small.blocks() == 101);
   CHECK(small.dropped() == 1);
+  // Placements make room for newer ones.
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const auto next = tokens_of(1000 + i, 16 * 4);
+    gateway.chain.extend(gateway.chain.root(0), next, {}, keys);
+    small.placed(id, keys);
+  }
+  const auto last = small.match(keys, gateway.scratch);
+  REQUIRE(last.size() == 1);
+  CHECK(last[0].device == 64);
+  CHECK(small.blocks() <= 101);
 }
 
 struct Case {

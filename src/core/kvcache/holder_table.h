@@ -45,6 +45,7 @@ class HolderTable {
   void remove(std::uint64_t tag, Holder holder);
   // Called now and then: cleans a small table of dropped feeds.
   void sweep();
+  bool has_to_sweep() const { return !swept_feeds_.empty() || !dead_feeds_.empty(); }
 
   // Begins to fetch from memory what find() of the tag will look at.
   void prefetch(std::uint64_t tag) const;
