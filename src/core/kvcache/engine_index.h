@@ -15,7 +15,7 @@
 // not. Full (bytes_max): new blocks are not taken (counted), the oldest placements go first.
 // Units and shapes: tokens. Errors: none. Concurrency: const functions may run in several threads
 // at once, each with a Scratch of its own, while nothing else does.
-// Source: design.md sections 5 and 7; docs/engines.md.
+// Source: design.md sections 5 and 7; docs/kv-events.md.
 #pragma once
 
 #include <array>
