@@ -110,7 +110,7 @@ class EngineIndex {
 
   void begin_generation(Source& source);
   void drop_oldest(Source& source);
-  void make_room(Source& source);
+  void make_room(Source& source, std::size_t blocks);
   void probe(RoutingKey key, Scratch& scratch) const;
   void match_stride(std::uint32_t stride, std::span<const RoutingKey> keys, Scratch& scratch) const;
   using Items = std::span<Scratch::Item>;
