@@ -87,6 +87,15 @@ class EbnfParser {
     return out;
   }
 
+  // A quoted text, as a part.
+  Status word(Expression& out) {
+    TRY(std::string word, in_.quoted());
+    if (!is_valid_utf8(word)) return in_.error("text that isn't UTF-8");
+    if (word.empty()) return in_.error("an empty text");
+    out.parts.push_back({.kind = Kind::kText, .text = std::move(word), .parts = {}});
+    return {};
+  }
+
   Result<Expression> element(std::uint32_t depth) {
     Expression out;
     if (in_.next_is("\"")) {
@@ -110,7 +119,17 @@ class EbnfParser {
     } else if (in_.take("%json")) {
       out.kind = Kind::kJsonSchema;
       in_.skip();
+      if (in_.next_is("\"")) TRY_STATUS(word(out));
+      in_.skip();
       TRY(out.text, in_.braced());
+    } else if (in_.take("%without")) {
+      out.kind = Kind::kWithout;
+      in_.skip();
+      const bool open = in_.take("(");
+      for (in_.skip(); open && in_.next_is("\""); in_.skip())
+        TRY_STATUS(word(out));
+      if (out.parts.empty() || !in_.take(")"))
+        return in_.error("a %without that isn't (\"text\" ...)");
     } else if (in_.take("(")) {
       TRY(out, alternatives(depth + 1));
       if (!in_.take(")")) return in_.error("a \"(\" without its \")\"");

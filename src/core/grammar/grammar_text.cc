@@ -181,7 +181,16 @@ Status GrammarText::emit(const Expression& e, GrammarBuilder::State from,
       return {};
     }
     case Expression::Kind::kJsonSchema:
-      return add_json_schema(common_, e.text, "", limits_, from, to);
+      return add_json_schema(common_, e.text, e.parts.empty() ? "" : e.parts[0].text, limits_, from,
+                             to);
+    case Expression::Kind::kWithout: {
+      TextAutomaton automaton = texts_without(e.parts[0].text);
+      for (std::size_t i = 1; i < e.parts.size(); ++i) {
+        TRY(automaton, intersect(automaton, texts_without(e.parts[i].text), limits_));
+      }
+      builder_.text(from, automaton, Spelling::kRaw, to);
+      return {};
+    }
     case Expression::Kind::kAlternatives:
       for (const Expression& part : e.parts)
         TRY_STATUS(emit(part, from, to));

@@ -25,7 +25,8 @@ struct Expression {
     kPattern,       // a regular expression, whole
     kRule,          // by name
     kToken,         // the special token `min`
-    kJsonSchema,    // an instance of it
+    kJsonSchema,    // an instance of it, or of what lies in it at the pointer parts[0].text
+    kWithout,       // any text in which no part's text occurs
     kSequence,      // of parts; none: the empty text
     kAlternatives,  // of parts
     kRepeat,        // of parts[0], min to max times

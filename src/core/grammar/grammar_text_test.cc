@@ -68,7 +68,14 @@ TEST_CASE("EBNF grammars take their texts") {
        {"root ::= /a+b?/ x\nx ::= %json {\"type\":\"object\",\"properties\":{\"}\":{\"const\":1}},"
         "\"required\":[\"}\"],\"additionalProperties\":false}",
         {"aab{\"}\":1}", "a{\"}\": 1}"},
-        {"b{\"}\":1}", "a{}"}}},
+        {"b{\"}\":1}", "a{}"}},
+       {"root ::= %without (\"</a>\" \"\xC3\xA4!\") \"</a>\"?",
+        {"", "</a", "\xC3\xA4 <</a>", "</b></a>", "x!"},
+        {"</a>x", "</a></a>", "\xC3\xA4!</a>"}},
+       {"root ::= %json \"/$defs/a~1b\" {\"$defs\":{\"a/b\":{\"type\":\"array\",\"items\":"
+        "{\"$ref\":\"#/$defs/c\"}},\"c\":{\"const\":1}}}",
+        {"[]", "[1,1]"},
+        {"[2]", "{}"}}},
       [](std::string_view text) { return ebnf_grammar(text); });
 }
 
@@ -96,6 +103,11 @@ TEST_CASE("bad EBNF is refused with its line") {
                   {"root ::= \"x\" root", "without end"},
                   {"root ::= %json {\"not\":{}}", "\"not\""},
                   {"root ::= \"x\"{3,2}", "{min,max}"},
+                  {"root ::= %without x", "a %without that isn't"},
+                  {"root ::= %without ()", "a %without that isn't"},
+                  {"root ::= %without (\"a\"", "a %without that isn't"},
+                  {"root ::= %without (\"\")", "an empty text"},
+                  {"root ::= %json \"/a\" {}", "nothing at"},
                   {"root ::= (((\"ab\"{1000}){1000}){1000}){1000}", "too large"}},
                  [](std::string_view text) { return ebnf_grammar(text); });
 }
