@@ -25,6 +25,8 @@ struct ToolCall {
 struct ToolDefinition {
   std::string name;
   std::string schema;
+  bool strict = false;     // its arguments have to be what its schema says
+  std::string field = {};  // where the client wrote what its arguments are: "tools[2].parameters"
 
   bool operator==(const ToolDefinition&) const = default;
 };

@@ -48,6 +48,12 @@ std::string family_names() {
 
 }  // namespace
 
+Result<std::string> ChatEncoding::answer_grammar(const Conversation&, const AnswerRules&,
+                                                 const TokenIdOf&) const {
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("this model's chat encoding ({}) has no tools", name()), "tools");
+}
+
 Result<std::unique_ptr<ChatEncoding>> detect_chat_encoding(const HasToken& has_token) {
   for (const Family& family : kFamilies) {
     if (family.fits(has_token)) return family.make();

@@ -2,9 +2,9 @@
 //
 // render() turns a Conversation into spans: special tokens from the template, plain text from
 // people. The tokenizer encodes span by span, so text that spells a special token stays text.
-// make_parser() gives the matching reader of the model's output. Families are listed in
-// chat_encoding.cc; which one a model uses follows from its vocabulary, or is named in the
-// configuration.
+// make_parser() gives the matching reader of the model's output, answer_grammar() what that output
+// is held to when calls are forced or strict. Families are listed in chat_encoding.cc; which one a
+// model uses follows from its vocabulary, or is named in the configuration.
 //
 // Invariants: rendering is deterministic; appending a turn to a conversation only appends spans,
 // except where the family drops old reasoning (facts of the family's encoding).
@@ -12,8 +12,11 @@
 // Concurrency: immutable after construction. Source: docs/protocol/chat-encodings.md.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +26,21 @@
 #include "domain/tokens.h"
 
 namespace penstock::prompt {
+
+// The id of the added token with this content, if the vocabulary has one.
+using TokenIdOf = std::function<std::optional<TokenId>(std::string_view)>;
+
+// What an answer with tools may consist of.
+struct AnswerRules {
+  enum class Arguments : std::uint8_t {
+    kNone,      // it isn't called
+    kAny,       // any object
+    kBySchema,  // what its parameters say
+  };
+  std::vector<Arguments> tools;  // [conversation.tools]; one is not kNone
+  bool must_call = false;        // calls and nothing else, but for reasoning
+  bool several_calls = true;
+};
 
 class ChatEncoding {
  public:
@@ -38,6 +56,13 @@ class ChatEncoding {
   // A parser for one answer to `conversation`; stop strings apply to visible text only.
   virtual std::unique_ptr<OutputParser> make_parser(const Conversation& conversation,
                                                     std::vector<std::string> stop) const = 0;
+  // Whole answers by `rules`, reasoning included, as EBNF (core/grammar/ebnf.h): make_parser()
+  // finds in them no other calls than allowed. Free text holds no mark of a call.
+  // kUnsupported where the family has no calls, or for a schema that the family's calls can't be
+  // held to; kInvalidArgument for a schema that isn't one.
+  virtual Result<std::string> answer_grammar(const Conversation& conversation,
+                                             const AnswerRules& rules,
+                                             const TokenIdOf& token_id) const;
 };
 
 // Tells whether the vocabulary has an added token with this content.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/prompt/call_grammar.h"
 #include "core/prompt/conversation_checks.h"
 #include "core/prompt/deepseek_parser.h"
 #include "core/prompt/deepseek_tokens.h"
@@ -128,15 +129,21 @@ class DeepSeekV4 : public ChatEncoding {
 
   std::unique_ptr<OutputParser> make_parser(const Conversation& conversation,
                                             std::vector<std::string> stop) const override {
-    const bool mid_answer = conversation.continue_last_assistant &&
-                            !conversation.messages.empty() &&
-                            !conversation.messages.back().text.empty();
     const auto tools = conversation.tools.empty() ? ToolMarkup::kAsText : ToolMarkup::kParse;
-    return std::make_unique<DeepSeekParser>(thinks(conversation) && !mid_answer, tools,
+    return std::make_unique<DeepSeekParser>(starts_in_reasoning(conversation), tools,
                                             std::move(stop));
   }
 
+  Result<std::string> answer_grammar(const Conversation& conversation, const AnswerRules& rules,
+                                     const TokenIdOf& token_id) const override;
+
  private:
+  bool starts_in_reasoning(const Conversation& conversation) const {
+    const bool mid_answer = conversation.continue_last_assistant &&
+                            !conversation.messages.empty() &&
+                            !conversation.messages.back().text.empty();
+    return thinks(conversation) && !mid_answer;
+  }
   // Template text of V4 in this version's spelling of the tags.
   void markup(std::string_view text, SpanWriter& out) const;
   Status write_tools(const Conversation& conversation, SpanWriter& out) const;
@@ -289,6 +296,21 @@ Status DeepSeekV4::write_calls(const Message& message, std::size_t index, SpanWr
   }
   markup("</｜DSML｜tool_calls>", out);
   return {};
+}
+
+Result<std::string> DeepSeekV4::answer_grammar(const Conversation& conversation,
+                                               const AnswerRules& rules,
+                                               const TokenIdOf& token_id) const {
+  const bool v41 = version_ == Version::kV41;
+  TRY(const std::string calls,
+      dsml_calls(conversation, rules, token_id,
+                 {.block = v41 ? "calls" : "tool_calls", .prefix = v41 ? " " : ""}));
+  const std::string mark = "<" + std::string(kDsml);
+  std::string root = "root ::= ";
+  if (starts_in_reasoning(conversation))
+    root += grammar_without({kThinkEnd, mark}) + " " + grammar_token(kThinkEnd, token_id) + " ";
+  root += rules.must_call ? R"("\n\n" block)" : grammar_without({mark}) + " block?";
+  return root + "\n" + calls;
 }
 
 // Consecutive user, developer and tool messages are one user turn; tool results come first in the

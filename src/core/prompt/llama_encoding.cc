@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/prompt/call_grammar.h"
 #include "core/prompt/call_parser.h"
 #include "core/prompt/conversation_checks.h"
 #include "core/prompt/json_cursor.h"
@@ -65,6 +66,9 @@ class Llama3 : public ChatEncoding {
                                                             : CallParser::Start::kAnswer;
     return std::make_unique<CallParser>(std::move(markup), start, std::move(stop));
   }
+
+  Result<std::string> answer_grammar(const Conversation& conversation, const AnswerRules& rules,
+                                     const TokenIdOf& token_id) const override;
 
  private:
   static void header(std::string_view role, SpanWriter& out) {
@@ -175,6 +179,27 @@ Status Llama3::write_message(const Conversation& conversation, std::size_t index
   }
   if (!open) out.special(kTurnEnd);
   return {};
+}
+
+// A call may begin the answer bare, unless the answer has begun already; text then doesn't begin
+// with a brace.
+Result<std::string> Llama3::answer_grammar(const Conversation& conversation,
+                                           const AnswerRules& rules,
+                                           const TokenIdOf& token_id) const {
+  if (version_ == Version::kV3) return ChatEncoding::answer_grammar(conversation, rules, token_id);
+  TRY(const std::string call, json_calls(conversation, rules, "parameters"));
+  const bool bare = !conversation.continue_last_assistant;
+  const std::string marked = grammar_token(kPython, token_id) + " calls";
+  const std::string text = grammar_without({kPython});
+  std::string root = bare ? "calls" : marked;
+  if (!rules.must_call) {
+    root = !bare ? fmt::format("{} ({})?", text, marked)
+                 : fmt::format(
+                       "/[ \\t\\r\\n]*/ (calls | ({} | /[^{{< \\t\\r\\n]|<[^|<{{]/ {} ({})?)?)",
+                       marked, text, marked);
+  }
+  return fmt::format("root ::= {}\ncalls ::= call{}\ncall ::= {}\n", root,
+                     rules.several_calls ? " (\"; \" call)*" : "", call);
 }
 
 }  // namespace

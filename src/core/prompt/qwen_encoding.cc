@@ -1,7 +1,9 @@
 #include "core/prompt/qwen_encoding.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 
+#include "core/prompt/call_grammar.h"
 #include "core/prompt/call_parser.h"
 #include "core/prompt/conversation_checks.h"
 #include "core/prompt/span_writer.h"
@@ -56,19 +58,22 @@ class Qwen3 : public ChatEncoding {
       markup.call_open = kCall;
       markup.call_close = kCallClose;
     }
-    auto start = thinks(conversation) ? CallParser::Start::kAnswer : CallParser::Start::kContent;
-    if (conversation.continue_last_assistant && !conversation.messages.empty()) {
-      const Message& last = conversation.messages.back();
-      if (!last.text.empty()) {
-        start = CallParser::Start::kContent;
-      } else if (!last.reasoning.empty()) {
-        start = CallParser::Start::kReasoning;
-      }
-    }
-    return std::make_unique<CallParser>(std::move(markup), start, std::move(stop));
+    return std::make_unique<CallParser>(std::move(markup), start(conversation), std::move(stop));
   }
 
+  Result<std::string> answer_grammar(const Conversation& conversation, const AnswerRules& rules,
+                                     const TokenIdOf& token_id) const override;
+
  private:
+  // What the prompt ended in.
+  CallParser::Start start(const Conversation& conversation) const {
+    if (conversation.continue_last_assistant && !conversation.messages.empty()) {
+      const Message& last = conversation.messages.back();
+      if (!last.text.empty()) return CallParser::Start::kContent;
+      if (!last.reasoning.empty()) return CallParser::Start::kReasoning;
+    }
+    return thinks(conversation) ? CallParser::Start::kAnswer : CallParser::Start::kContent;
+  }
   static void open_turn(std::string_view role, SpanWriter& out) {
     out.special(kTurn);
     out.plain(role);
@@ -178,6 +183,28 @@ Status Qwen3::write_assistant(const Conversation& conversation, std::size_t inde
   }
   if (!open) close_turn(out);
   return {};
+}
+
+Result<std::string> Qwen3::answer_grammar(const Conversation& conversation,
+                                          const AnswerRules& rules,
+                                          const TokenIdOf& token_id) const {
+  TRY(const std::string call, json_calls(conversation, rules, "arguments"));
+  std::string reasoning = fmt::format("{} {} \"\\n\\n\" ", grammar_without({kThinkClose, kCall}),
+                                      grammar_token(kThinkClose, token_id));
+  switch (start(conversation)) {
+    case CallParser::Start::kAnswer:
+      reasoning = fmt::format("({} {})? ", grammar_token(kThink, token_id), reasoning);
+      break;
+    case CallParser::Start::kReasoning:
+      break;
+    case CallParser::Start::kContent:
+      reasoning.clear();
+      break;
+  }
+  const std::string answer = rules.must_call ? "calls" : grammar_without({kCall}) + " calls?";
+  return fmt::format("root ::= {}{}\ncalls ::= call{}\ncall ::= {} \"\\n\" {} \"\\n\" {}\n",
+                     reasoning, answer, rules.several_calls ? " (\"\\n\" call)*" : "",
+                     grammar_token(kCall, token_id), call, grammar_token(kCallClose, token_id));
 }
 
 }  // namespace

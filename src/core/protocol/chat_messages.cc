@@ -125,7 +125,7 @@ Result<Message> read_message(JsonRef message) {
   return out;
 }
 
-Status read_tool(JsonRef tool, std::vector<ToolDefinition>& tools) {
+Status read_tool(JsonRef tool, std::size_t index, std::vector<ToolDefinition>& tools) {
   TRY_STATUS(expect_object(tool));
   TRY(const auto type, required_member(tool, "type"));
   if (!type.is_string()) return invalid_type(type, "a string");
@@ -143,10 +143,12 @@ Status read_tool(JsonRef tool, std::vector<ToolDefinition>& tools) {
   if (const auto parameters = optional_member(function, "parameters")) {
     TRY_STATUS(expect_object(parameters));
   }
+  bool is_strict = false;
   if (const auto strict = optional_member(function, "strict")) {
-    TRY_STATUS(read_bool(strict));
+    TRY(is_strict, read_bool(strict));
   }
-  tools.push_back({std::move(name_text), std::string(function.text())});
+  tools.push_back({std::move(name_text), std::string(function.text()), is_strict,
+                   fmt::format("tools[{}].function.parameters", index)});
   return {};
 }
 
@@ -234,7 +236,7 @@ Status read_tools(JsonRef body, const ChatLimits& limits, ChatRequest& request) 
       if (tools.size() == limits.tools_max) {
         return invalid_value(list, fmt::format("holds more than {} tools", limits.tools_max));
       }
-      TRY_STATUS(read_tool(tool, tools));
+      TRY_STATUS(read_tool(tool, tools.size(), tools));
     }
     TRY_STATUS(check_tool_names(list, tools));
   }

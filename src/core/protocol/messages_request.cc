@@ -59,7 +59,7 @@ std::string function_object(JsonRef name, JsonRef description, JsonRef schema) {
 }
 
 // True when it is a tool for our models; false for a typed one.
-Result<bool> read_tool(JsonRef tool, std::vector<ToolDefinition>& tools) {
+Result<bool> read_tool(JsonRef tool, std::size_t index, std::vector<ToolDefinition>& tools) {
   TRY_STATUS(expect_object(tool));
   TRY(const auto name, required_member(tool, "name"));
   TRY(auto name_text, read_string(name));
@@ -75,7 +75,12 @@ Result<bool> read_tool(JsonRef tool, std::vector<ToolDefinition>& tools) {
   if (description) TRY_STATUS(read_string(description));
   TRY(const auto schema, required_member(tool, "input_schema"));
   TRY_STATUS(expect_object(schema));
-  tools.push_back({std::move(name_text), function_object(name, description, schema)});
+  bool is_strict = false;
+  if (const auto strict = optional_member(tool, "strict")) {
+    TRY(is_strict, read_bool(strict));
+  }
+  tools.push_back({std::move(name_text), function_object(name, description, schema), is_strict,
+                   fmt::format("tools[{}].input_schema", index)});
   return true;
 }
 
@@ -106,8 +111,9 @@ Status read_tools(JsonRef body, const ChatLimits& limits, ChatRequest& request) 
   auto& tools = request.conversation.tools;
   if (const auto list = optional_member(body, "tools")) {
     TRY_STATUS(expect_array(list));
+    std::size_t index = 0;
     for (auto tool = list.first_child(); tool; tool = tool.next_sibling()) {
-      TRY_STATUS(read_tool(tool, tools));
+      TRY_STATUS(read_tool(tool, index++, tools));
       if (tools.size() > limits.tools_max) {
         return invalid_value(list, fmt::format("holds more than {} tools", limits.tools_max));
       }

@@ -90,7 +90,11 @@ TEST_CASE("a tool reads the same as through Chat Completions") {
           "function":{"name":"f","description":"d","parameters":{"z":1.50,"a":{ }}}}]})");
   REQUIRE(messages);
   REQUIRE(chat);
-  CHECK(messages->conversation.tools == chat->conversation.tools);
+  REQUIRE(messages->conversation.tools.size() == chat->conversation.tools.size());
+  for (std::size_t i = 0; i < chat->conversation.tools.size(); ++i) {
+    CHECK(messages->conversation.tools[i].name == chat->conversation.tools[i].name);
+    CHECK(messages->conversation.tools[i].schema == chat->conversation.tools[i].schema);
+  }
 }
 
 }  // namespace penstock::protocol

@@ -134,7 +134,8 @@ std::string function_object(JsonRef tool, std::string_view flat_name) {
   return out += '}';
 }
 
-Status read_function(JsonRef tool, std::string_view space, ResponsesRequest& request) {
+Status read_function(JsonRef tool, std::string_view space, const std::string& path,
+                     ResponsesRequest& request) {
   TRY(const auto name, required_member(tool, "name"));
   TRY(auto text, read_string(name));
   if (!is_function_name(text))
@@ -144,30 +145,37 @@ Status read_function(JsonRef tool, std::string_view space, ResponsesRequest& req
   }
   if (const auto parameters = optional_member(tool, "parameters"))
     TRY_STATUS(expect_object(parameters));
-  if (const auto strict = optional_member(tool, "strict")) TRY_STATUS(read_bool(strict));
+  bool is_strict = false;
+  if (const auto strict = optional_member(tool, "strict")) {
+    TRY(is_strict, read_bool(strict));
+  }
   auto flat = flat_function_name(space, text);
   auto schema = function_object(tool, flat);
   if (!space.empty()) request.spaces[flat] = {std::string(space), std::move(text)};
-  request.chat.conversation.tools.push_back({std::move(flat), std::move(schema)});
+  request.chat.conversation.tools.push_back(
+      {std::move(flat), std::move(schema), is_strict, path + ".parameters"});
   return {};
 }
 
-Status read_namespace(JsonRef tool, const ChatLimits& limits, ResponsesRequest& request);
+Status read_namespace(JsonRef tool, const std::string& path, const ChatLimits& limits,
+                      ResponsesRequest& request);
 
-Status read_tool(JsonRef tool, std::string_view space, const ChatLimits& limits,
-                 ResponsesRequest& request) {
+// `path`: where the tool stands in the request.
+Status read_tool(JsonRef tool, std::string_view space, const std::string& path,
+                 const ChatLimits& limits, ResponsesRequest& request) {
   TRY_STATUS(expect_object(tool));
   TRY(const auto type, required_member(tool, "type"));
   if (!type.is_string()) return invalid_type(type, "a string");
   if (request.chat.conversation.tools.size() == limits.tools_max) {
     return invalid_value(tool, fmt::format("is more than {} tools", limits.tools_max));
   }
-  if (type.equals("function")) return read_function(tool, space, request);
-  if (type.equals("namespace") && space.empty()) return read_namespace(tool, limits, request);
+  if (type.equals("function")) return read_function(tool, space, path, request);
+  if (type.equals("namespace") && space.empty()) return read_namespace(tool, path, limits, request);
   return {};  // hosted and custom tools: declared, not offered
 }
 
-Status read_namespace(JsonRef tool, const ChatLimits& limits, ResponsesRequest& request) {
+Status read_namespace(JsonRef tool, const std::string& path, const ChatLimits& limits,
+                      ResponsesRequest& request) {
   TRY(const auto name, required_member(tool, "name"));
   TRY(const auto space, read_string(name));
   if (!is_function_name(space))
@@ -175,8 +183,10 @@ Status read_namespace(JsonRef tool, const ChatLimits& limits, ResponsesRequest& 
   const auto list = optional_member(tool, "tools");
   if (!list) return {};
   TRY_STATUS(expect_array(list));
-  for (auto item = list.first_child(); item; item = item.next_sibling())
-    TRY_STATUS(read_tool(item, space, limits, request));
+  std::size_t index = 0;
+  for (auto item = list.first_child(); item; item = item.next_sibling()) {
+    TRY_STATUS(read_tool(item, space, fmt::format("{}.tools[{}]", path, index++), limits, request));
+  }
   return {};
 }
 
@@ -241,8 +251,9 @@ Status read_tool_choice(JsonRef choice, ResponsesRequest& request) {
 Status read_tools(JsonRef body, const ChatLimits& limits, ResponsesRequest& request) {
   if (const auto list = optional_member(body, "tools")) {
     TRY_STATUS(expect_array(list));
+    std::size_t index = 0;
     for (auto tool = list.first_child(); tool; tool = tool.next_sibling())
-      TRY_STATUS(read_tool(tool, {}, limits, request));
+      TRY_STATUS(read_tool(tool, {}, fmt::format("tools[{}]", index++), limits, request));
     TRY_STATUS(check_tool_names(list, request.chat.conversation.tools));
   }
   if (const auto choice = optional_member(body, "tool_choice"))

@@ -13,6 +13,7 @@
 
 #include "core/grammar/constraint.h"
 #include "core/grammar/matcher.h"
+#include "core/prompt/chat_encoding.h"
 #include "core/prompt/tokenizer.h"
 #include "engine/engine.h"
 
@@ -140,6 +141,70 @@ TEST_CASE("a continued constrained answer is the uninterrupted one, wherever it 
                               whole.tokens.begin() + static_cast<std::ptrdiff_t>(cut));
     both.insert(both.end(), rest.tokens.begin(), rest.tokens.end());
     CHECK(both == whole.tokens);
+  }
+}
+
+TEST_CASE("a forced call of a real engine is valid, for every choice and wherever it is cut") {
+  Rig rig;
+  const std::string schema =
+      R"({"type":"object","properties":{"seats":{"type":"integer","minimum":1,"maximum":99},
+          "hall":{"type":"string","enum":["north","south"]},"late":{"type":["boolean","null"]},
+          "marks":{"type":"array","items":{"enum":["a",1]},"maxItems":4}},
+          "required":["seats","hall","marks"],"additionalProperties":false})";
+  Conversation asked;
+  asked.messages.push_back({Role::kUser, "Hi", {}, {}, {}});
+  asked.tools.push_back({"book", R"({"name":"book","parameters":)" + schema + "}"});
+  asked.thinking = Thinking::kDisabled;
+  const auto encoding = prompt::detect_chat_encoding(
+      [&](std::string_view token) { return rig.tokenizer->token_id(token).has_value(); });
+  REQUIRE(encoding.has_value());
+  const auto grammar = (*encoding)->answer_grammar(
+      asked,
+      {.tools = {prompt::AnswerRules::Arguments::kBySchema},
+       .must_call = true,
+       .several_calls = false},
+      [&](std::string_view token) { return rig.tokenizer->token_id(token); });
+  REQUIRE(grammar.has_value());
+  const Constraint constraint{Constraint::Kind::kEbnf, *grammar};
+  const auto check = [&](const std::vector<TokenId>& tokens) {
+    const std::string text = rig.tokenizer->decode(tokens, Tokenizer::Special::kKeep);
+    INFO(text);
+    const auto parser = (*encoding)->make_parser(asked, {});
+    std::vector<prompt::OutputEvent> events;
+    parser->feed(text, events);
+    parser->finish(events);
+    std::string arguments;
+    int calls = 0;
+    for (const prompt::OutputEvent& event : events) {
+      CHECK(event.kind != prompt::OutputEvent::Kind::kContent);
+      calls += event.kind == prompt::OutputEvent::Kind::kToolBegin ? 1 : 0;
+      if (event.kind == prompt::OutputEvent::Kind::kToolArguments) arguments += event.text;
+    }
+    CHECK(calls == 1);
+    CHECK(is_instance({Constraint::Kind::kJsonSchema, schema}, arguments, true));
+  };
+  for (const float temperature : {0.0F, 1.0F, 2.0F}) {
+    EngineRequest r = rig.request(constraint, temperature, 7);
+    r.sampling.choices = 3;
+    r.sampling.max_tokens = 400;
+    for (auto& [choice, answer] : rig.run(std::move(r))) {
+      INFO(answer.error);
+      REQUIRE(answer.finish == FinishReason::kStop);
+      answer.tokens.pop_back();  // the end
+      check(answer.tokens);
+    }
+  }
+  EngineRequest whole = rig.request(constraint, 1.0F, 9);
+  whole.sampling.max_tokens = 400;
+  const auto tokens = rig.run(std::move(whole)).at(0).tokens;
+  for (std::size_t cut = 1; cut < tokens.size(); cut += 5) {
+    EngineRequest r = rig.request(constraint, 1.0F, 9);
+    r.sampling.max_tokens = 400;
+    r.emitted.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(cut));
+    std::vector<TokenId> both = r.emitted;
+    const auto rest = rig.run(std::move(r)).at(0).tokens;
+    both.insert(both.end(), rest.begin(), rest.end());
+    CHECK(both == tokens);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/rng.h"
+#include "core/grammar/checked_constraints.h"
 #include "core/protocol/chat_request.h"
 #include "core/protocol/seal.h"
 #include "port/clock.h"
@@ -66,6 +67,7 @@ struct GatewayContext {
   // for tests.
   std::function<HandoffId()> new_handoff_id = {};
   EngineCosts costs = {};
+  grammar::CheckedConstraints checked = {};  // formats and tools that were asked for before
   Placer placer = {};
   Admission admission{clock, limits.admission};                  // the context stays where it is
   std::map<std::string, TenantShare, std::less<>> tenants = {};  // by the name of an API key

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "base/hash.h"
-#include "core/grammar/constraint.h"
 #include "core/prompt/plain_parser.h"
 #include "core/protocol/sse.h"
+#include "service/gateway/answer_rules.h"
 #include "service/gateway/answers.h"
 
 namespace penstock::gateway {
@@ -29,7 +29,10 @@ Generation::Generation(GatewayContext& context, HttpExchange& exchange, RequestR
 }
 
 Task<void> Generation::run() {
-  const Status status = co_await serve();
+  Status status = co_await serve();
+  // Engines don't know what the client called it.
+  if (!status && status.error().field == "response_format")
+    status.error().field = request_.constraint_field;
   settle(status);
   if (record_.moves > 0)
     record_.placement += fmt::format("; moved {} times, last: {}", record_.moves, run_.moved_to());
@@ -53,14 +56,9 @@ Status Generation::admit() {
   record_.model = model_->name;
   if (request_.model != model_->name) record_.alias = request_.model;
 
-  const ToolChoiceMode mode = request_.tool_choice.mode;
-  if (mode == ToolChoiceMode::kRequired || mode == ToolChoiceMode::kNamed) {
-    return fail(ErrorCode::kUnsupported,
-                "tool_choice can't force a call yet; use \"auto\" or \"none\"", "tool_choice");
-  }
   Conversation& conversation = request_.conversation;
   const auto& allowed = request_.tool_choice.allowed;
-  if (mode == ToolChoiceMode::kNone) conversation.tools.clear();
+  if (request_.tool_choice.mode == ToolChoiceMode::kNone) conversation.tools.clear();
   if (!allowed.empty()) {
     std::erase_if(conversation.tools, [&](const ToolDefinition& tool) {
       return std::ranges::find(allowed, tool.name) == allowed.end();
@@ -71,32 +69,10 @@ Status Generation::admit() {
     const bool off = request_.reasoning_effort == ReasoningEffort::kNone;
     conversation.thinking = off ? Thinking::kDisabled : Thinking::kEnabled;
   }
-  TRY_STATUS(check_constraint());
+  if (!format_.only_counts()) TRY_STATUS(constrain_answer(request_, *model_, context_.checked));
   TRY(cache_, cache_hints(context_.cache, request_, record_));
   if (!request_.has_seed) request_.sampling.seed = context_.rng.next_u64();
   return {};
-}
-
-Status Generation::check_constraint() {
-  Constraint& constraint = request_.constraint;
-  if (!constraint) return {};
-  const std::string field(request_.constraint_field);
-  const Conversation& conversation = request_.conversation;
-  if (!conversation.tools.empty() || conversation.continue_last_assistant) {
-    return fail(ErrorCode::kUnsupported,
-                "an answer in JSON can't go with tools or with prefix completion here yet; send "
-                "tool_choice \"none\", or leave one of them out",
-                field);
-  }
-  if (const auto grammar = grammar::compile(constraint); !grammar)
-    return fail(grammar.error().code, grammar.error().message, field);
-  if (!model_->encoding->thinks(conversation)) return {};
-  constraint.after = model_->tokenizer->token_id(model_->encoding->reasoning_end());
-  if (constraint.after) return {};
-  return fail(ErrorCode::kUnsupported,
-              "this model's reasoning has no end that is a token, so what follows can't be held to "
-              "a format; turn thinking off",
-              field);
 }
 
 Task<Status> Generation::encode() {

@@ -49,8 +49,6 @@ class Generation {
   Status take_ids(RawPrompt raw);
   Task<Status> answer_count();
   Status check_size(const std::vector<PromptSpan>& spans) const;
-  // Refuses what no grammar can hold to, and says where the constrained part begins.
-  Status check_constraint();
   Task<Status> place_and_submit();
   Task<Status> wait_for_room(const PlacementRequest& wanted);
   // What the KV cache is expected to serve of the prompt.

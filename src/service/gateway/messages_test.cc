@@ -203,8 +203,8 @@ TEST_CASE("refusals of the Messages API have Anthropic's shape") {
                 R"({"model":"no","max_tokens":1,"messages":[{"role":"user","content":"a"}]})", 404,
                 "not_found_error", "there are: "},
            Case{"POST", "/v1/messages", body_of(R"(,"tool_choice":{"type":"any"},"tools":[
-                {"name":"f","input_schema":{}}])"),
-                400, "invalid_request_error", "tool_choice"},
+                {"name":"f","input_schema":{"type":"array"}}])"),
+                400, "invalid_request_error", "'f'"},
            Case{"GET", "/v1/messages", "", 405, "invalid_request_error", "POST"},
            Case{"GET", "/anthropic/v1/models/none", "", 404, "not_found_error", "none"},
        }) {
