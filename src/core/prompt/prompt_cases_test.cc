@@ -70,6 +70,9 @@ TEST_CASE("prompts of Llama 3 and 3.1") {
 TEST_CASE("answers of Llama 3.1") {
   run_answers("llama3_1");
 }
+TEST_CASE("prompts of DeepSeek V3") {
+  run_prompts("deepseek_v3");
+}
 TEST_CASE("prompts of DeepSeek V4.1") {
   run_prompts("deepseek_v4_1");
 }
