@@ -10,6 +10,7 @@
 #include "app/console.h"
 #include "app/environment.h"
 #include "app/help.h"
+#include "app/process_memory.h"
 #include "app/ready.h"
 #include "io/telemetry/log.h"
 
@@ -66,6 +67,7 @@ Result<int> run(std::vector<std::string> arguments) {
 }  // namespace
 
 int dispatch(int argc, const char* const* argv) {
+  keep_freed_memory();
   const auto code = run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
   if (code) return *code;
   // Under a supervisor the reason went there; saying it twice would confuse.

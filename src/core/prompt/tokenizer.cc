@@ -141,13 +141,13 @@ Status Tokenizer::encode(std::span<const PromptSpan> spans, SpanCache* cache,
     }
     if (cache == nullptr || !cache->wants(span.text.size())) return encode(span.text, out);
     const Hash128 key = cache->key(state_->fingerprint, span.text);
-    if (const std::vector<TokenId>* ids = cache->find(key, span.text.size())) {
+    if (const TokenIds ids = cache->find(key, span.text.size())) {
       out.insert(out.end(), ids->begin(), ids->end());
       return {};
     }
     const std::size_t begin = out.size();
     TRY_STATUS(encode(span.text, out));
-    cache->insert(key, std::span(out).subspan(begin));
+    cache->insert(key, span.text.size(), std::span(out).subspan(begin));
     return {};
   };
   for (const PromptSpan& span : spans) {

@@ -352,7 +352,7 @@ TEST_CASE("tokenizer: many threads may encode at once") {
 TEST_CASE("span cache: the same ids, bounded memory, least recently used goes first") {
   const auto tokenizer = load(SmallFile().text());
   SpanCache cache(std::array<std::uint8_t, 32>{1, 2, 3},
-                  {.bytes_max = 8000, .span_bytes_min = 100});
+                  {.bytes_max = 8000, .span_bytes_min = 100, .long_bytes_min = 100});
   const auto encode = [&](char c, std::size_t size) {
     const std::vector<PromptSpan> spans = {{SpanKind::kPlain, std::string(size, c)}};
     std::vector<TokenId> ids;
@@ -370,7 +370,7 @@ TEST_CASE("span cache: the same ids, bounded memory, least recently used goes fi
   CHECK(cache.counters().hits == 1);
   CHECK(cache.counters().misses == 1);
   CHECK(cache.counters().hit_bytes == 300);
-  // A span of 300 letters costs 1360 bytes: five fit. Using the first keeps it.
+  // A span of 300 letters costs 1392 bytes: five fit. Using the first keeps it.
   for (const char c : {'b', 'c', 'd', 'f'})
     encode(c, 300);
   CHECK(cache.size() == 5);
@@ -389,6 +389,28 @@ TEST_CASE("span cache: the same ids, bounded memory, least recently used goes fi
   // Another tokenizer's spans have other names.
   CHECK(cache.key(1, "text") != cache.key(2, "text"));
   CHECK(cache.key(1, "text") == cache.key(1, "text"));
+}
+
+TEST_CASE("span cache: a short span is stored when it comes the second time") {
+  SpanCache cache(std::array<std::uint8_t, 32>{1, 2, 3},
+                  {.span_bytes_min = 100, .long_bytes_min = 200});
+  const std::vector<TokenId> ids = {1, 2, 3};
+  const auto come = [&](char c, std::size_t size) {
+    const Hash128 key = cache.key(1, std::string(size, c));
+    if (const TokenIds known = cache.find(key, size)) {
+      CHECK(*known == ids);
+      return true;
+    }
+    cache.insert(key, size, ids);
+    return false;
+  };
+  CHECK(!come('a', 200));
+  CHECK(come('a', 200));
+  CHECK(!come('a', 199));
+  CHECK(!come('b', 199));
+  CHECK(!come('a', 199));
+  CHECK(come('a', 199));
+  CHECK(cache.size() == 2);
 }
 
 }  // namespace

@@ -400,7 +400,7 @@ TEST_CASE("limits of the client: open requests, bytes to send, size of one reque
   CHECK(plane.shard->submit(with_prompt(1, 20 << 20), a).error().code ==
         ErrorCode::kPayloadTooLarge);
   CHECK(plane.shard->submit(with_prompt(1, 5 << 20), a).error().code == ErrorCode::kOverloaded);
-  REQUIRE(plane.shard->submit(with_prompt(1, 2 << 20), a));
+  REQUIRE(plane.shard->submit(with_prompt(1, 1 << 20), a));
   REQUIRE(plane.shard->submit(request(2, 1, 1), b));
   CHECK(plane.shard->submit(request(3, 1, 1), c).error().code == ErrorCode::kOverloaded);
   CHECK(plane.shard->submit(request(2, 1, 1), c).error().code == ErrorCode::kOverloaded);

@@ -1,7 +1,9 @@
 #include "io/control/engine_codec.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <unordered_set>
 #include <utility>
@@ -13,6 +15,8 @@ namespace {
 
 constexpr std::uint64_t kKvTokensMax = std::uint64_t{1} << 48;
 constexpr std::uint32_t kRequestsMax = 1U << 24;
+constexpr std::size_t kIdBytes = sizeof(TokenId);
+static_assert(std::endian::native == std::endian::little, "ids are little-endian on the wire");
 // A logprob is at most 0; the slack is for an engine that sums in single precision.
 constexpr float kLogprobMax = 0.01F;
 
@@ -192,6 +196,18 @@ Status check_values(const wire::Output& in, std::uint32_t vocab_size) {
   return {};
 }
 
+Result<TokenIds> decode_prompt(std::string_view bytes) {
+  if (bytes.size() % kIdBytes != 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("the prompt has {} bytes, ids of {} bytes each don't fill them",
+                            bytes.size(), kIdBytes),
+                "prompt");
+  }
+  std::vector<TokenId> ids(bytes.size() / kIdBytes);
+  if (!ids.empty()) std::memcpy(ids.data(), bytes.data(), bytes.size());
+  return std::make_shared<const std::vector<TokenId>>(std::move(ids));
+}
+
 // The length of the valid UTF-8 character at the start of `text`; 0 when there is none.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -230,7 +246,7 @@ std::string clean_utf8(std::string_view text, std::size_t bytes_max) {
 void encode(const EngineRequest& request, wire::Submit& submit) {
   submit.set_request_id(request.id.value);
   submit.set_model(request.model);
-  if (request.prompt) submit.mutable_prompt()->Add(request.prompt->begin(), request.prompt->end());
+  if (request.prompt) submit.set_prompt(request.prompt->data(), request.prompt->size() * kIdBytes);
   encode(request.sampling, *submit.mutable_sampling());
   submit.mutable_emitted()->Add(request.emitted.begin(), request.emitted.end());
   submit.set_cache_scope(clean_utf8(request.cache.scope, kErrorTextMax));
@@ -261,8 +277,7 @@ Result<EngineRequest> decode(const wire::Submit& submit) {
   EngineRequest request;
   request.id = RequestId(submit.request_id());
   request.model = submit.model();
-  request.prompt =
-      std::make_shared<const std::vector<TokenId>>(submit.prompt().begin(), submit.prompt().end());
+  TRY(request.prompt, decode_prompt(submit.prompt()));
   request.sampling = decode(submit.sampling());
   request.emitted.assign(submit.emitted().begin(), submit.emitted().end());
   request.cache = {submit.cache_scope(), submit.cache_tenant(), submit.cache_class(),

@@ -24,8 +24,8 @@ namespace penstock::control {
 
 namespace wire = ::penstock::engine::v1;
 
-inline constexpr std::uint32_t kProtocolVersion = 1;
-// Both ways; a prompt of 1M tokens takes up to 5 MB, so a smaller limit would refuse it.
+inline constexpr std::uint32_t kProtocolVersion = 2;
+// Both ways; a prompt of 1M tokens takes 4 MB, so a much smaller limit would refuse it.
 inline constexpr std::size_t kMessageBytesMax = std::size_t{32} << 20;
 inline constexpr std::size_t kModelsMax = 1024;
 inline constexpr std::size_t kRanksMax = 4096;

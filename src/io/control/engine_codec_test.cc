@@ -102,6 +102,10 @@ TEST_CASE("a request survives the wire") {
   CHECK(decode(submit).error().field == "handoff");
   submit.clear_handoff();
   CHECK(decode(submit)->handoff == HandoffRef{});
+  submit.set_prompt("\1\0\0\0\2", 5);  // an id and a part of one
+  CHECK(decode(submit).error().field == "prompt");
+  submit.clear_prompt();
+  CHECK(decode(submit)->prompt->empty());
   submit.set_model(std::string(5000, 'm'));
   CHECK(decode(submit).error().code == ErrorCode::kInvalidArgument);
 }

@@ -170,7 +170,7 @@ TEST_CASE("what a worker may not say") {
 TEST_CASE("what a hello may not say") {
   const std::function<void(Frame&)> cases[] = {
       [](Frame& f) { f.clear_hello(); },
-      [](Frame& f) { f.mutable_hello()->set_protocol_version(2); },
+      [](Frame& f) { f.mutable_hello()->set_protocol_version(1); },
       [](Frame& f) { f.mutable_hello()->set_name(std::string(5000, 'x')); },
       [](Frame& f) { f.mutable_hello()->mutable_models(0)->clear_name(); },
       [](Frame& f) { f.mutable_hello()->mutable_models(0)->set_name("beta"); },

@@ -63,7 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (!request) continue;
       wire::Submit again;
       encode(*request, again);
-      ENSURE(again.prompt_size() == submit.prompt_size());
+      ENSURE(again.prompt() == submit.prompt());
       loop.apply(service::SubmitCommand{stream, std::move(*request)}, outputs);
     }
     for (const std::uint64_t id : frame.cancels()) {

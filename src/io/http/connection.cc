@@ -64,9 +64,12 @@ void Connection::read() {
   if (phase_ == Phase::kHandling && in_.size() >= kPipelineBytes) return;
   const bool large = phase_ == Phase::kBody && (chunks_ || body_left_ > kReadBytes);
   const auto size = large ? kBodyReadBytes : kReadBytes;
-  if (area_.size() != size) area_ = std::vector<char>(size);
+  if (area_size_ != size) {
+    area_ = std::make_unique_for_overwrite<char[]>(size);
+    area_size_ = size;
+  }
   reading_ = true;
-  stream_->read_some(area_.data(), area_.size(), shared_from_this());
+  stream_->read_some(area_.get(), area_size_, shared_from_this());
 }
 
 void Connection::on_read(bool ok, std::size_t bytes) {
@@ -77,7 +80,7 @@ void Connection::on_read(bool ok, std::size_t bytes) {
     return;
   }
   core_->counters.bytes_in += bytes;
-  const std::string_view got(area_.data(), bytes);
+  const std::string_view got(area_.get(), bytes);
   switch (phase_) {
     case Phase::kHead:
       if (in_.empty()) {

@@ -95,7 +95,8 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
   std::string peer_;
   Phase phase_ = Phase::kHandshake;
 
-  std::vector<char> area_;  // where the pending read puts its bytes
+  std::unique_ptr<char[]> area_;  // where the pending read puts its bytes
+  std::size_t area_size_ = 0;
   bool reading_ = false;
   std::string in_;  // received, not consumed: (part of) the next head, pipelined requests
   HeadScan scan_;

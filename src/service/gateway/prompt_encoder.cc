@@ -5,18 +5,28 @@
 namespace penstock::gateway {
 namespace {
 
-// One span on its way: its ids, or what is needed to make them.
+// What a byte of unknown text is reckoned to need: prose and code have more than three a token.
+constexpr std::size_t kBytesForToken = 3;
+
+// One span on its way: its ids when the cache knows them, else where they are in the prompt.
 struct Piece {
-  const PromptSpan* span = nullptr;
   std::optional<Hash128> key;  // set when the cache wants the span
-  bool known = false;
-  std::vector<TokenId> ids;
+  TokenIds known;
+  std::size_t begin = 0;
+  std::size_t end = 0;
 };
 
-Status encode_unknown(const Tokenizer& tokenizer, std::vector<Piece>& pieces) {
-  for (Piece& piece : pieces) {
-    if (piece.known) continue;
-    TRY_STATUS(tokenizer.encode(std::span(piece.span, 1), nullptr, piece.ids));
+Status append_all(const Tokenizer& tokenizer, std::span<const PromptSpan> spans,
+                  std::span<Piece> pieces, std::vector<TokenId>& prompt) {
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    Piece& piece = pieces[i];
+    piece.begin = prompt.size();
+    if (piece.known) {
+      prompt.insert(prompt.end(), piece.known->begin(), piece.known->end());
+    } else {
+      TRY_STATUS(tokenizer.encode(spans.subspan(i, 1), nullptr, prompt));
+    }
+    piece.end = prompt.size();
   }
   return {};
 }
@@ -27,34 +37,36 @@ Task<Result<TokenIds>> PromptEncoder::encode(const Tokenizer& tokenizer,
                                              std::vector<PromptSpan> spans) {
   std::vector<Piece> pieces(spans.size());
   std::size_t unknown_bytes = 0;
+  std::size_t known_ids = 0;
   for (std::size_t i = 0; i < spans.size(); ++i) {
-    Piece& piece = pieces[i];
-    piece.span = &spans[i];
     const std::string& text = spans[i].text;
     if (spans[i].kind == SpanKind::kPlain && cache_.wants(text.size())) {
-      piece.key = cache_.key(tokenizer.fingerprint(), text);
-      if (const auto* ids = cache_.find(*piece.key, text.size())) {
-        piece.ids = *ids;
-        piece.known = true;
-        continue;
-      }
+      pieces[i].key = cache_.key(tokenizer.fingerprint(), text);
+      pieces[i].known = cache_.find(*pieces[i].key, text.size());
     }
-    unknown_bytes += text.size();
+    if (pieces[i].known) {
+      known_ids += pieces[i].known->size();
+    } else {
+      unknown_bytes += text.size();
+    }
   }
 
+  auto prompt = std::make_shared<std::vector<TokenId>>();
+  prompt->reserve(known_ids + unknown_bytes / kBytesForToken);
   Status encoded;
   if (unknown_bytes <= kInlineBytesMax) {
-    encoded = encode_unknown(tokenizer, pieces);
+    encoded = append_all(tokenizer, spans, pieces, *prompt);
   } else {
-    CO_TRY_STATUS(
-        co_await run_on(pool_, clock_, [&] { encoded = encode_unknown(tokenizer, pieces); }));
+    CO_TRY_STATUS(co_await run_on(
+        pool_, clock_, [&] { encoded = append_all(tokenizer, spans, pieces, *prompt); }));
   }
   CO_TRY_STATUS(std::move(encoded));
 
-  auto prompt = std::make_shared<std::vector<TokenId>>();
-  for (Piece& piece : pieces) {
-    if (piece.key && !piece.known) cache_.insert(*piece.key, piece.ids);
-    prompt->insert(prompt->end(), piece.ids.begin(), piece.ids.end());
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const Piece& piece = pieces[i];
+    if (!piece.key || piece.known) continue;
+    cache_.insert(*piece.key, spans[i].text.size(),
+                  std::span(*prompt).subspan(piece.begin, piece.end - piece.begin));
   }
   co_return TokenIds(std::move(prompt));
 }
