@@ -178,6 +178,20 @@ Status Tokenizer::encode_with_added_tokens(std::string_view text, std::vector<To
   return status;
 }
 
+std::vector<PromptSpan> Tokenizer::split_added(std::string_view text) const {
+  std::vector<PromptSpan> spans;
+  const auto on_token = [&](TokenId id) {
+    spans.push_back({SpanKind::kSpecial, std::string(token_bytes(id))});
+  };
+  const auto on_text = [&](std::string_view part) {
+    spans.push_back({SpanKind::kPlain, std::string(part)});
+  };
+  state_->raw.find(
+      text, [&](std::string_view part) { state_->normalized.find(part, on_text, on_token); },
+      on_token);
+  return spans;
+}
+
 std::string Tokenizer::decode(std::span<const TokenId> ids, Special special) const {
   std::string out;
   IncrementalDetokenizer detokenizer(*this, special);
