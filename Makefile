@@ -12,6 +12,8 @@ FUZZ_SECONDS ?= 600
 TSAN_TESTS := base core_handoff core_prompt core_kvcache engine engine_kernels service_gateway service_handoff service_worker service_kvd io_control \
   io_disk io_embedded io_http io_kv io_transport io_threads io_telemetry
 export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
+# What ccache asks for before it keeps objects made with precompiled headers.
+export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 # Tests never reach for a core of somebody else's spinning thread.
 export OMP_WAIT_POLICY := passive
 

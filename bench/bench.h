@@ -66,5 +66,6 @@ Result<std::vector<Figure>> run_routing(const Options&);
 Result<std::vector<Figure>> run_pd(const Options&);
 Result<std::vector<Figure>> run_gateway(const Options&);
 Result<std::vector<Figure>> run_grammar(const Options&);
+Result<std::vector<Figure>> run_index(const Options&);
 
 }  // namespace penstock::bench

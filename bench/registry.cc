@@ -18,6 +18,7 @@ const std::vector<Bench>& all() {
       {"gateway", "a worker that answers at once behind the gateway, against nginx as a proxy",
        run_gateway},
       {"grammar", "compiling a schema and token masks for structured output", run_grammar},
+      {"index", "what other engines hold: operations, KV events, memory, lookups", run_index},
   };
   return benches;
 }

@@ -24,6 +24,41 @@ if(PENSTOCK_FUZZERS)
   target_compile_options(penstock_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# The standard headers, fmt and Boost.JSON are parsed once a build and not once a file (a third of a
+# build's time; tools/build.sh turns it on). Off by default for those who build often: a compiler
+# cache can't share what was built with precompiled headers between folders.
+option(PENSTOCK_PRECOMPILED "Use precompiled headers" OFF)
+
+# doctest and its main, compiled once for all test executables.
+add_library(test_main OBJECT ${CMAKE_SOURCE_DIR}/tests/support/test_main.cc)
+target_link_libraries(test_main PRIVATE penstock_options)
+
+# Instrumenting the checks of tests takes a compiler three times as long as the code under test.
+set(PENSTOCK_TEST_OPTIONS "")
+if(PENSTOCK_SANITIZE)
+  set(PENSTOCK_TEST_OPTIONS -O0)
+  if(PENSTOCK_FUZZERS)
+    list(APPEND PENSTOCK_TEST_OPTIONS -fno-sanitize=fuzzer-no-link)
+  endif()
+endif()
+
+if(PENSTOCK_PRECOMPILED)
+  add_library(source_headers OBJECT ${CMAKE_SOURCE_DIR}/cmake/precompiled.cc)
+  target_link_libraries(source_headers PRIVATE penstock_options fmt::fmt Boost::json)
+  target_precompile_headers(source_headers PRIVATE ${CMAKE_SOURCE_DIR}/cmake/source_headers.h)
+  add_executable(test_headers EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/cmake/precompiled.cc)
+  target_link_libraries(test_headers PRIVATE test_main penstock_options fmt::fmt Boost::json)
+  target_compile_options(test_headers PRIVATE ${PENSTOCK_TEST_OPTIONS})
+  target_precompile_headers(test_headers PRIVATE ${CMAKE_SOURCE_DIR}/cmake/test_headers.h)
+endif()
+
+# penstock_precompiled(TARGET HEADERS): TARGET's sources begin with the precompiled HEADERS, source_headers or test_headers.
+function(penstock_precompiled TARGET HEADERS)
+  if(PENSTOCK_PRECOMPILED)
+    target_precompile_headers(${TARGET} REUSE_FROM ${HEADERS})
+  endif()
+endfunction()
+
 # What the sanitizer presets and `make fuzz` build: tests and fuzzers, without the service binary.
 add_custom_target(unit_tests)
 add_custom_target(fuzzers)
@@ -40,15 +75,18 @@ function(penstock_folder NAME)
   if(sources)
     add_library(${NAME} STATIC ${sources})
     target_link_libraries(${NAME} PUBLIC penstock_options ${ARG_DEPS})
+    penstock_precompiled(${NAME} source_headers)
   else()
     add_library(${NAME} INTERFACE)
     target_link_libraries(${NAME} INTERFACE penstock_options ${ARG_DEPS})
   endif()
 
   if(PENSTOCK_TESTS AND tests)
-    add_executable(${NAME}_test ${tests} ${CMAKE_SOURCE_DIR}/tests/support/test_main.cc)
+    add_executable(${NAME}_test ${tests})
     target_include_directories(${NAME}_test PRIVATE ${CMAKE_SOURCE_DIR})
-    target_link_libraries(${NAME}_test PRIVATE ${NAME} ${ARG_TEST})
+    target_compile_options(${NAME}_test PRIVATE ${PENSTOCK_TEST_OPTIONS})
+    target_link_libraries(${NAME}_test PRIVATE ${NAME} ${ARG_TEST} test_main)
+    penstock_precompiled(${NAME}_test test_headers)
     add_test(NAME ${NAME} COMMAND ${NAME}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${NAME} PROPERTIES TIMEOUT 900 LABELS unit)
     # What waits for real time or threads of others has the machine to itself.
@@ -56,13 +94,6 @@ function(penstock_folder NAME)
       set_tests_properties(${NAME} PROPERTIES RUN_SERIAL ON)
     endif()
     add_dependencies(unit_tests ${NAME}_test)
-    # Instrumenting the checks of tests takes a compiler three times as long as the code under test.
-    if(PENSTOCK_SANITIZE)
-      set_source_files_properties(${tests} PROPERTIES COMPILE_OPTIONS "-O0")
-      if(PENSTOCK_FUZZERS)
-        set_property(SOURCE ${tests} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=fuzzer-no-link)
-      endif()
-    endif()
   endif()
 
   if(PENSTOCK_FUZZERS)

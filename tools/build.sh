@@ -6,7 +6,8 @@ shift
 jobs=${JOBS:-$(nproc)}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if ! cmake --preset "$preset" >"$log" 2>&1; then
+# Precompiled headers: a build from nothing takes two thirds of the time.
+if ! cmake --preset "$preset" -DPENSTOCK_PRECOMPILED="${PENSTOCK_PRECOMPILED:-ON}" >"$log" 2>&1; then
   cat "$log" >&2
   exit 1
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests: the real binary, real processes, real sockets, Python's standard library only.
+"""End-to-end tests: the real binary, real processes, real sockets; Python's standard library and jsonschema only.
 
 usage: e2e_test.py --binary build/release/penstock [-k PATTERN]
 
@@ -25,6 +25,8 @@ import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "schemas"))
+import schemas  # noqa: E402: all that is read here is as docs/protocol/schemas says
 BINARY = None
 DEADLINE = 60  # seconds that any single wait may take
 
@@ -83,7 +85,9 @@ class Server:
             data = json.dumps(body) if isinstance(body, (dict, list)) else body
             connection.request(method, path, data, {"content-type": "application/json", **(headers or {})})
             response = connection.getresponse()
-            return response.status, dict(response.getheaders()), response.read().decode()
+            text = response.read().decode()
+            schemas.check_answer(path, response.status, response.getheader("content-type", ""), text, headers)
+            return response.status, dict(response.getheaders()), text
         finally:
             connection.close()
 
@@ -155,7 +159,10 @@ def events(response):
     for line in response:
         line = line.decode().rstrip("\r\n")
         if line.startswith("data: "):
-            yield line[len("data: "):]
+            data = line[len("data: "):]
+            if data != "[DONE]":
+                schemas.check_chat_event(schemas.strict_json(data))
+            yield data
 
 
 class Stream:
@@ -378,8 +385,9 @@ class Serving(unittest.TestCase):
                 times = [time.monotonic()]
                 connection.request("POST", "/v1/chat/completions", json.dumps(body),
                                    {"content-type": "application/json"})
-                for _ in events(connection.getresponse()):
-                    times.append(time.monotonic())
+                for line in connection.getresponse():  # looked at no longer than it takes
+                    if line.startswith(b"data: "):
+                        times.append(time.monotonic())
                 count += len(times) - 1
                 late += any(0.036 < after - before < 0.046 for before, after in zip(times, times[1:3]))
             self.assertLess(late, streams / 2, "first events come as late as acknowledgements")

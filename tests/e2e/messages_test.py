@@ -53,7 +53,8 @@ class Stream:
             if line.startswith("event: "):
                 name = line[len("event: "):]
             elif line.startswith("data: "):
-                event = json.loads(line[len("data: "):])
+                event = e2e.schemas.strict_json(line[len("data: "):])
+                e2e.schemas.check("messages.json#events", event)
                 assert event["type"] == name, (name, event)
                 yield event
 

@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 import e2e_test
-from e2e_test import Server, read, wait_for
+from e2e_test import Server, read, schemas, wait_for
 
 TOOLS = [{"type": "function", "name": "find_price", "description": "Find the price of an item",
           "parameters": {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}},
@@ -60,7 +60,8 @@ def read_events(response):
         elif line == "data: [DONE]":
             done = True
         elif line.startswith("data: "):
-            events.append(json.loads(line[len("data: "):]))
+            events.append(schemas.strict_json(line[len("data: "):]))
+            schemas.check("responses.json#events", events[-1])
     assert done, "no [DONE]"
     assert names == [event["type"] for event in events]
     return events

@@ -6,17 +6,14 @@
 // ms. The result is a hint: the worker that prefills acquires the blocks by their full 128-bit
 // names.
 //
-// The table is split by key into 4,096 small ones with open addressing, so growing never stops
-// the shard for long (one small table, by a quarter). Entries hold 64 bits of the key (keys are
-// uniform and nobody can choose them) and up to kHostsInEntry hosts with a byte of tier bits
-// each; the hosts of blocks that more hosts hold go to a side map. A forgotten host is gone at
-// once (its number is dead); its entries are swept a small table at a time by later calls.
+// Who holds a block stands in a HolderTable, by 64 bits of its key (keys are uniform and nobody can
+// choose them), with a byte of tier bits a host. A forgotten host is gone at once.
 //
 // Invariants: what a host is matched with is what its daemon held at the last event taken, or the
-// part of a snapshot that has come. An entry exists while a host, or a dead number not yet swept,
-// holds it. New blocks over `blocks_max` are not taken (counted): a shorter match.
-// Units and shapes: 24 bytes an entry at load 0.64..0.8: 30 to 37.5 bytes a block with up to five
-// hosts in two groups (history, window) and four tiers (device, host, disk, cluster).
+// part of a snapshot that has come. New blocks over `blocks_max` are not taken (counted): a shorter
+// match.
+// Units and shapes: 30 to 37.5 bytes a block with up to five hosts in two groups (history, window)
+// and four tiers (device, host, disk, cluster).
 // Errors: none; a stream that makes no sense is kResubscribe. Concurrency: const functions may run
 // in several threads at once while nothing else does.
 // Source: design.md sections 5, 6; docs/design/0005-kv-cache.md.
@@ -25,11 +22,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "core/kvcache/holder_table.h"
 #include "domain/kv.h"
 #include "domain/kv_messages.h"
 
@@ -59,7 +56,6 @@ struct KvMatch {
 class PrefixIndex {
  public:
   enum class Feed : std::uint8_t { kApplied, kResubscribe };
-  static constexpr std::size_t kHostsInEntry = 5;
 
   explicit PrefixIndex(std::size_t blocks_max = std::size_t{1} << 28);
 
@@ -77,71 +73,26 @@ class PrefixIndex {
   // Begins to fetch from memory what match() of these keys will look at.
   void prefetch(std::span<const BlockKey> keys) const;
 
-  std::size_t blocks() const { return blocks_; }
+  std::size_t blocks() const { return table_.blocks(); }
   std::size_t hosts() const { return hosts_.size(); }
-  // Memory of tables and side map, with their unused room.
-  std::size_t memory_bytes() const;
-  std::uint64_t dropped() const { return dropped_; }  // not taken: blocks_max
+  std::size_t memory_bytes() const { return table_.memory_bytes(); }
+  std::uint64_t dropped() const { return table_.dropped(); }  // not taken: blocks_max
 
  private:
-  // The number of one subscription of a host; a new snapshot gets a new one.
-  using Feeder = std::uint16_t;
-  struct Holder {
-    Feeder feeder = 0;
-    std::uint8_t tiers = 0;  // bits 0-3: history in device, host, disk, cluster; 4-7: window
-  };
-  struct Entry {
-    std::uint64_t tag = 0;
-    std::array<Feeder, kHostsInEntry> feeders{};
-    std::array<std::uint8_t, kHostsInEntry> tiers{};  // 0: slot unused; used ones come first
-    std::uint8_t more = 0;                            // 1: further holders in more_[tag]
-    bool used() const { return tiers[0] != 0; }
-  };
-  static_assert(sizeof(Entry) == 24);
-  struct Table {
-    std::unique_ptr<Entry[]> entries;
-    std::uint32_t size = 0;
-    std::uint32_t used = 0;
-  };
+  // Bits 0-3 of a holder: history in device, host, disk, cluster; 4-7: window.
+  using Holder = HolderTable::Holder;
   struct Host {
-    Feeder feeder = 0;
+    HolderTable::Feed feed = 0;  // of one subscription; a new snapshot gets a new one
     std::uint64_t epoch = 0;
     std::uint64_t next = 0;  // number of the next event
     bool in_snapshot = true;
   };
 
-  Table& table_of(std::uint64_t tag) { return tables_[tag >> kTagShift]; }
-  const Entry* find(std::uint64_t tag) const;
-  void prefetch(std::uint64_t tag) const;
-  Entry* find_or_insert(std::uint64_t tag);
-  void store(std::uint64_t tag, Holder holder);
-  void remove(std::uint64_t tag, Holder holder);
-  void set(Feeder feeder, const kv::Event& event);
-  // Drops holders of nothing and dead ones, and moves those of the side map up. True: none is left.
-  bool tidy(Entry& entry);
-  static void place(Table& table, const Entry& entry);
-  static void grow(Table& table);
-  void erase(Table& table, std::uint32_t at);
-  template <typename Visit>
-  void visit_holders(const Entry& entry, const Visit& visit) const;
-  Feeder new_feeder();
-  void sweep_one_table();
+  void set(HolderTable::Feed feed, const kv::Event& event);
 
-  static constexpr unsigned kTagShift = 52;
-  static constexpr std::size_t kTables = std::size_t{1} << (64 - kTagShift);
-
-  std::size_t blocks_max_;
-  std::size_t blocks_ = 0;
-  std::uint64_t dropped_ = 0;
-  std::vector<Table> tables_;
-  std::unordered_map<std::uint64_t, std::vector<Holder>> more_;
+  HolderTable table_;
   std::unordered_map<KvHostId, Host> hosts_;
-  std::vector<KvHostId> feeder_hosts_;  // by number
-  std::vector<bool> alive_;             // by number
-  std::vector<Feeder> free_feeders_;    // numbers that no entry holds
-  std::vector<Feeder> dead_feeders_;    // waiting for a sweep to start
-  std::vector<Feeder> swept_feeders_;   // being swept
-  std::size_t sweep_at_ = 0;
+  std::vector<KvHostId> feed_hosts_;  // by number
 };
 
 }  // namespace penstock::kvcache

@@ -1,0 +1,1 @@
+// Carries the precompiled headers (penstock_folder.cmake); nothing is in it.

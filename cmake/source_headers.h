@@ -1,0 +1,31 @@
+// What most sources include, parsed once a build (PENSTOCK_PRECOMPILED in penstock_folder.cmake). Each
+// source still includes what it uses: a build without precompiled headers must pass.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <boost/json.hpp>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <coroutine>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fmt/format.h>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <variant>
+#include <vector>
