@@ -140,14 +140,14 @@ Status Tokenizer::encode(std::span<const PromptSpan> spans, SpanCache* cache,
       return {};
     }
     if (cache == nullptr || !cache->wants(span.text.size())) return encode(span.text, out);
-    const Hash128 key = cache->key(state_->fingerprint, span.text);
-    if (const TokenIds ids = cache->find(key, span.text.size())) {
+    const SpanCache::Span place = cache->place(state_->fingerprint, span.text);
+    if (const TokenIds ids = cache->find(place)) {
       out.insert(out.end(), ids->begin(), ids->end());
       return {};
     }
     const std::size_t begin = out.size();
     TRY_STATUS(encode(span.text, out));
-    cache->insert(key, span.text.size(), std::span(out).subspan(begin));
+    cache->insert(place, std::span(out).subspan(begin));
     return {};
   };
   for (const PromptSpan& span : spans) {
