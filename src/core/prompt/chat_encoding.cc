@@ -52,8 +52,12 @@ std::string family_names() {
 
 Result<std::string> ChatEncoding::answer_grammar(const Conversation&, const AnswerRules&,
                                                  const TokenIdOf&) const {
-  return fail(ErrorCode::kUnsupported,
-              fmt::format("this model's chat encoding ({}) has no tools", name()), "tools");
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format(
+          "tool calls of this model's chat encoding ({}) can't be forced or held to a schema",
+          name()),
+      "tools");
 }
 
 Result<std::unique_ptr<ChatEncoding>> detect_chat_encoding(const HasToken& has_token) {
