@@ -18,4 +18,8 @@ std::string_view HttpRequest::header(std::string_view name) const {
   return {};
 }
 
+Task<Result<WebSocket*>> HttpExchange::accept_websocket(std::vector<HttpHeader> /*headers*/) {
+  co_return fail(ErrorCode::kUnsupported, "this connection can't become a WebSocket");
+}
+
 }  // namespace penstock
