@@ -9,7 +9,7 @@ run_packages=(
   libprotobuf-dev protobuf-compiler
   libfmt-dev libspdlog-dev libyaml-cpp-dev libcli11-dev libxxhash-dev libpcre2-dev
   libicu-dev prometheus-cpp-dev doctest-dev ca-certificates
-  liburing-dev libsodium-dev libucx-dev libsqlite3-dev libcurl4-openssl-dev
+  liburing-dev libsodium-dev libucx-dev libsqlite3-dev libcurl4-openssl-dev libzmq3-dev
 )
 test_packages=(
   clang-format-19 clang-tidy-19 llvm-19 libopenblas0-pthread python3 python3-jsonschema openssl curl

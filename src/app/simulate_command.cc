@@ -7,6 +7,8 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -29,7 +31,7 @@ std::string percent(double share) {
 
 std::string report_table(const sim::Report& r, double copies) {
   const auto ms = [](double s) { return fmt::format("{:.1f} ms", 1e3 * s); };
-  return table(
+  std::vector<std::vector<std::string>> rows(
       {{"policy", r.prefill_policy + " / " + r.decode_policy},
        {"load",
         fmt::format(
@@ -52,18 +54,24 @@ std::string report_table(const sim::Report& r, double copies) {
        {"failures",
         fmt::format("{} of engines, {} requests placed anew", r.failures, r.placed_anew)},
        {"digest", fmt::format("{:016x}", r.digest)}});
+  for (const sim::TenantReport& t : r.tenants)
+    rows.push_back({"tenant " + t.name,
+                    fmt::format("{} arrivals, {} in time, {} refused, first token p50 {}, p99 {}",
+                                t.arrivals, percent(t.in_time_share()), t.refused,
+                                ms(t.ttft.quantile(0.5)), ms(t.ttft.quantile(0.99)))});
+  return table(rows);
 }
 
 std::string suite_table(const sim::SuiteResult& r) {
   std::vector<std::vector<std::string>> rows = {
       {"policy", "queue", "copies", "without", "efficiency", "vs offline", "p50", "p99", "hits"}};
   for (const sim::PolicyResult& p : r.policies)
-    rows.push_back(
-        {p.policy, p.queue ? fmt::format("{:.0f} steps", p.ahead_steps) : "no",
-         fmt::format("{:.2f}", p.copies), fmt::format("{:.2f}", p.copies_alone),
-         fmt::format("{:.3f}", p.efficiency), fmt::format("{:.3f}", p.vs_offline_benchmark),
-         fmt::format("{:.2f} s", p.report.ttft.quantile(0.5)),
-         fmt::format("{:.2f} s", p.report.ttft.quantile(0.99)), percent(p.report.hit_rate())});
+    rows.push_back({p.policy, p.queue ? fmt::format("{:.0f} steps", p.ahead_steps) : "no",
+                    fmt::format("{:.2f}", p.copies), fmt::format("{:.2f}", p.copies_alone),
+                    fmt::format("{:.3f}", p.efficiency),
+                    fmt::format("{:.3f}", p.vs_offline_benchmark),
+                    fmt::format("{:.2f} s", p.figures.ttft_p50),
+                    fmt::format("{:.2f} s", p.figures.ttft_p99), percent(p.figures.hit_rate)});
   std::string more;
   if (!r.variants.empty()) {
     std::vector<std::vector<std::string>> variants = {
@@ -72,8 +80,8 @@ std::string suite_table(const sim::SuiteResult& r) {
       variants.push_back(
           {p.policy, fmt::format("{:.2f}", p.copies), fmt::format("{:.3f}", p.efficiency),
            fmt::format("{:.3f}", p.vs_offline_benchmark),
-           fmt::format("{:.2f} s", p.report.ttft.quantile(0.5)),
-           fmt::format("{:.2f} s", p.report.ttft.quantile(0.99)), percent(p.report.hit_rate())});
+           fmt::format("{:.2f} s", p.figures.ttft_p50), fmt::format("{:.2f} s", p.figures.ttft_p99),
+           percent(p.figures.hit_rate)});
     more += table(variants, {false, true, true, true, true, true, true});
   }
   if (r.affinity)
@@ -81,11 +89,10 @@ std::string suite_table(const sim::SuiteResult& r) {
         "at {:.2f} copies hits and most over mean of prefill: default {} {:.2f}, prefix affinity "
         "{} "
         "{:.2f}, with engines' own caches {} {:.2f}\n",
-        r.affinity->copies, percent(r.affinity->balancer.hit_rate()),
-        r.affinity->balancer.prefill_quota.mean(), percent(r.affinity->affinity.hit_rate()),
-        r.affinity->affinity.prefill_quota.mean(),
-        percent(r.affinity->affinity_engine_caches.hit_rate()),
-        r.affinity->affinity_engine_caches.prefill_quota.mean());
+        r.affinity->copies, percent(r.affinity->balancer.hit_rate),
+        r.affinity->balancer.prefill_balance, percent(r.affinity->affinity.hit_rate),
+        r.affinity->affinity.prefill_balance, percent(r.affinity->affinity_engine_caches.hit_rate),
+        r.affinity->affinity_engine_caches.prefill_balance);
   if (r.long_prompt)
     more += fmt::format(
         "one prompt of 256K among short ones: their first tokens' p99 {:.3f} s, without it {:.3f} "
@@ -126,7 +133,21 @@ Result<int> run_suite(const Options& o, const routing::Profile& profile,
                       const evaluate::Trace& trace, const sim::ClusterOptions& cluster) {
   const std::size_t threads =
       o.sim_jobs > 0 ? o.sim_jobs : std::max(1U, std::thread::hardware_concurrency());
-  const sim::SuiteOptions suite{.plan = simulated_load(o),
+  sim::LoadPlan plan = simulated_load(o);
+  // No run twice: variants that change nothing are the default's own.
+  std::mutex mutex;
+  std::map<std::string, std::string> runs;
+  plan.memory = {.recall = [&](const std::string& key) -> std::optional<std::string> {
+                   const std::scoped_lock held(mutex);
+                   const auto found = runs.find(key);
+                   return found == runs.end() ? std::nullopt : std::optional(found->second);
+                 },
+                 .keep =
+                     [&](const std::string& key, const std::string& value) {
+                       const std::scoped_lock held(mutex);
+                       runs[key] = value;
+                     }};
+  const sim::SuiteOptions suite{.plan = plan,
                                 .base = cluster,
                                 .with_variants = !o.sim_quick || !o.sim_only.empty(),
                                 .only = names_in(o.sim_only),

@@ -8,7 +8,7 @@
 // and seed are theirs). Here they only link a block to its parent and to its removal.
 //
 // Units and shapes: tokens; hashes are the low 64 bits of what the engine sent. Concurrency:
-// values. Source: facts of vLLM's and SGLang's KV events in docs/engines.md.
+// values. Source: facts of vLLM's and SGLang's KV events in docs/kv-events.md.
 #pragma once
 
 #include <cstdint>

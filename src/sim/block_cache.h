@@ -3,13 +3,16 @@
 // match() says how many leading blocks of a prompt are there and marks them used; insert() adds a
 // prompt's blocks, evicting others. A block unused for longer than the TTL is not there. Of one
 // prompt the last block counts as the least recently used, so that a prefix goes after what needs
-// it.
+// it. A tier without limit and without TTL (Duration::max()) remembers what it was given and
+// nothing else.
 //
-// Invariants: at most `capacity` blocks. Cost: a look-up per block in a flat table (open
-// addressing, linear probing, backward shift). Concurrency: one thread.
+// Invariants: at most `capacity` blocks. Blocks are small numbers (sim/block_ids.h): four bytes for
+// each up to the greatest, one bit in a tier without limits. Cost: a look-up per block in an array.
+// Concurrency: one thread.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -17,9 +20,14 @@
 
 namespace penstock::sim {
 
+inline constexpr std::size_t kUnlimitedBlocks = std::numeric_limits<std::uint32_t>::max();
+
 class BlockCache {
  public:
-  BlockCache(std::size_t capacity, Duration ttl) : capacity_(capacity), ttl_(ttl) {}
+  BlockCache(std::size_t capacity, Duration ttl)
+      : capacity_(capacity),
+        ttl_(ttl),
+        forgets_(capacity < kUnlimitedBlocks || ttl < Duration::max()) {}
 
   std::size_t match(std::span<const std::uint64_t> blocks, Instant now);
   // The same without marking anything as used.
@@ -35,14 +43,10 @@ class BlockCache {
     std::uint32_t newer = kNone;
     std::uint32_t older = kNone;
   };
-  static std::uint64_t hash(std::uint64_t block) {
-    const std::uint64_t x = block * 0x9E3779B97F4A7C15ULL;
-    return x ^ x >> 32;
+  std::uint32_t find(std::uint64_t block) const {  // an entry, or kNone
+    return block < slots_.size() ? slots_[block] : kNone;
   }
-  std::uint32_t find(std::uint64_t block) const;  // an entry, or kNone
-  void add(std::uint64_t block, std::uint32_t entry);
-  void erase(std::uint64_t block);
-  void grow();
+  void remember(std::span<const std::uint64_t> blocks);
   void unlink(std::uint32_t at);
   void link_newest(std::uint32_t at);
   void use(std::uint32_t at, Instant now);
@@ -50,8 +54,10 @@ class BlockCache {
 
   std::size_t capacity_;
   Duration ttl_;
+  bool forgets_;
   std::size_t count_ = 0;
-  std::vector<std::uint32_t> slots_;  // entries, or kNone; a power of two of them
+  std::vector<bool> given_;           // of a tier that never forgets
+  std::vector<std::uint32_t> slots_;  // of another one: entries, or kNone, by block
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> free_;
   std::uint32_t newest_ = kNone;

@@ -15,14 +15,17 @@ constexpr std::uint32_t kProgressEvery = 8192;  // arrivals
 // Steps are longer than their nominal compute by moe_lb and by waiting for the slowest rank.
 constexpr double kComputeMargin = 1.1;
 
-std::array<CacheTier, kCacheTiers.size()> tiers_of(const ClusterOptions& options) {
+}  // namespace
+
+std::array<CacheTier, kCacheTiers.size()> cache_tiers(const ClusterOptions& options,
+                                                      Instant last_arrival) {
+  // Nobody looks for a block more than a day after the last arrival: a longer TTL is none.
+  const Duration run = last_arrival - Instant{} + std::chrono::hours(24);
   const CacheTier main{options.cache_blocks == 0 ? kUnlimitedBlocks : options.cache_blocks,
-                       options.cache_ttl};
+                       options.cache_ttl > run ? Duration::max() : options.cache_ttl};
   if (options.cache_scope == CacheScope::kEngine) return {main, options.disk, CacheTier{}};
   return {options.host, options.disk, main};
 }
-
-}  // namespace
 
 Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
                  const std::vector<evaluate::Arrival>& arrivals, const ClusterOptions& options,
@@ -40,7 +43,8 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
       decode_group_(static_cast<std::size_t>(profile.decode_pool.group_ranks)),
       placement_rng_(options.seed * 4 + 1),
       loss_rng_(options.seed * 4 + 2),
-      caches_(tiers_of(options),
+      blocks_in_(trace),
+      caches_(cache_tiers(options, Instant{} + std::chrono::microseconds(arrivals.back().at_us)),
               static_cast<std::size_t>(profile.prefill_pool.ranks) / prefill_group_),
       prefill_reports_(options.gateways, static_cast<std::size_t>(profile.prefill_pool.ranks)),
       decode_reports_(options.gateways, static_cast<std::size_t>(profile.decode_pool.ranks)) {
@@ -84,7 +88,14 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
   if (options.event_lag > Duration::zero() || options.event_loss > 0) believed_ = caches_;
   if (options.front.on || options.clairvoyant)
     front_.assign(options.clairvoyant ? 1 : options.gateways,
-                  routing::OnTimeQueue(options.front.order));
+                  FrontLine(options.front.order, !options.clairvoyant && !options.tenants.empty()));
+  double shares = 0;
+  for (const TenantShare& tenant : options.tenants) {
+    report_.tenants.emplace_back().name = tenant.name;
+    tenant_ends_.push_back(shares += tenant.share);
+  }
+  for (double& end : tenant_ends_)
+    end /= shares;
   prefill_views_.resize(prefill_ranks);
   for (std::size_t r = 0; r < prefill_ranks; ++r) {
     const std::size_t engine = r / prefill_group_;
@@ -115,11 +126,17 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
                     : std::numeric_limits<std::uint64_t>::max();
 }
 
-void Cluster::blocks_of(std::uint32_t id, std::vector<std::uint64_t>& out) const {
-  const evaluate::Arrival& arrival = arrivals_[id];
-  out.clear();
-  for (const std::uint64_t block : trace_.blocks_of(trace_.requests[arrival.request]))
-    out.push_back(evaluate::block_in_copy(block, arrival.copy));
+// Whole conversations, told by the first block that is not everybody's, as in evaluate::scale().
+std::uint32_t Cluster::tenant_of(const evaluate::Arrival& arrival) const {
+  constexpr std::uint32_t kOtherDraw = 2'000'000;
+  const auto blocks = trace_.blocks_of(trace_.requests[arrival.request]);
+  const std::uint64_t conversation = blocks.size() > 1 ? blocks[1] : arrival.request;
+  const double draw =
+      static_cast<double>(evaluate::block_in_copy(conversation, arrival.copy + kOtherDraw) >> 11) *
+      0x1p-53;
+  const auto at = std::ranges::upper_bound(tenant_ends_, draw) - tenant_ends_.begin();
+  return static_cast<std::uint32_t>(
+      std::min(static_cast<std::size_t>(at), tenant_ends_.size() - 1));
 }
 
 Result<Report> Cluster::run() {
@@ -178,8 +195,10 @@ void Cluster::arrive(std::uint32_t index) {
   RequestState& request = requests_[index];
   request.arrival = index;
   request.gateway = static_cast<std::uint32_t>(index % options_.gateways);
+  if (!tenant_ends_.empty()) request.tenant = tenant_of(arrivals_[index]);
   if (measured(index)) {
     ++report_.arrivals;
+    if (!report_.tenants.empty()) ++report_.tenants[request.tenant].arrivals;
     report_.prompt_tokens += static_cast<double>(trace_of(request).prompt_tokens);
   }
   if (balancer_ != nullptr) balancer_->advance(queue_.now(), prefill_.size());
@@ -192,7 +211,7 @@ void Cluster::queue_or_place(std::uint32_t id) {
     if (!place_prefill(id)) refuse(id);
     return;
   }
-  blocks_of(id, blocks_);
+  blocks_in_.of(arrivals_[id], blocks_);
   const std::int64_t prompt = prompt_of(request);
   std::int64_t hit = 0;
   for (std::size_t view = 0; view < caches_.views(); ++view)
@@ -212,8 +231,10 @@ void Cluster::queue_or_place(std::uint32_t id) {
     waiting.latest_start = arrived + routing::to_duration(limit) -
                            routing::to_duration(kComputeMargin * request.quota + wait);
   const std::size_t gateway = options_.clairvoyant ? 0 : request.gateway;
+  static const TenantShare kOnly{};
   front_[gateway].push(
-      waiting, queue_.now(),
+      waiting, request.tenant, options_.tenants.empty() ? kOnly : options_.tenants[request.tenant],
+      queue_.now(),
       static_cast<double>(prefill_views_.size()) / static_cast<double>(front_.size()));
   if (!options_.clairvoyant) {
     dispatch(gateway);
@@ -227,20 +248,25 @@ void Cluster::queue_or_place(std::uint32_t id) {
 }
 
 void Cluster::dispatch(std::size_t gateway) {
-  routing::OnTimeQueue& front = front_[gateway];
+  FrontLine& front = front_[gateway];
   while (front.size() > 0 && view_ready(gateway) > 0) {
     expired_.clear();
     const auto next = front.pop(queue_.now(), expired_);
     for (const RequestId id : expired_)
       refuse(static_cast<std::uint32_t>(id.value));
     if (!next) return;
-    const auto id = static_cast<std::uint32_t>(next->id.value);
+    const auto id = static_cast<std::uint32_t>(next->value);
+    if (!report_.tenants.empty() && measuring())
+      report_.tenants[requests_[id].tenant].prefill_seconds += requests_[id].quota;
     if (!place_prefill(id)) refuse(id);
   }
 }
 
 void Cluster::refuse(std::uint32_t id) {
-  if (measured(id)) ++report_.refused;
+  if (measured(id)) {
+    ++report_.refused;
+    if (!report_.tenants.empty()) ++report_.tenants[requests_[id].tenant].refused;
+  }
   miss(id);
   mark(Mark::kRefused, id, 0);
 }
@@ -297,7 +323,7 @@ void Cluster::view_prefill(const RequestState& request, std::span<const std::uin
       hit = usable(found.total(), prompt);
       compute = routing::prefill_seconds(profile_.costs.prefill, static_cast<double>(prompt - hit),
                                          static_cast<double>(hit));
-      load = load_seconds(found, hit);
+      load = load_seconds(profile_, trace_.block_tokens, found, hit);
     }
     view.hit_tokens = hit;
     view.compute_seconds = compute;
@@ -309,11 +335,13 @@ void Cluster::view_prefill(const RequestState& request, std::span<const std::uin
 
 bool Cluster::place_prefill(std::uint32_t id) {
   RequestState& request = requests_[id];
-  blocks_of(id, blocks_);
+  blocks_in_.of(arrivals_[id], blocks_);
   // With a queue in front, the views are as dispatch() left them.
   if (front_.empty()) view_ready(request.gateway);
   view_prefill(request, blocks_);
-  const std::uint64_t session = blocks_.size() > 1 ? blocks_[1] : 0;
+  const auto named = trace_.blocks_of(trace_of(request));
+  const std::uint64_t session =
+      named.size() > 1 ? evaluate::block_in_copy(named[1], arrivals_[id].copy) : 0;
   prefill_policy_->place(
       {.prompt_tokens = prompt_of(request), .output_tokens = 0, .session = session}, prefill_views_,
       placement_rng_, decision_);
@@ -327,7 +355,7 @@ bool Cluster::place_prefill(std::uint32_t id) {
   // What the gateway believed may be gone, or more may be there.
   const TierHit found = caches_.match(request.prefill_rank / prefill_group_, blocks_, queue_.now());
   request.hit = usable(found.total(), prompt_of(request));
-  request.load_seconds = load_seconds(found, request.hit);
+  request.load_seconds = load_seconds(profile_, trace_.block_tokens, found, request.hit);
   if (measured(id) && !request.has_first_token) {
     report_.hit_tokens += static_cast<double>(request.hit);
     for (std::size_t tier = 0; tier < kCacheTiers.size(); ++tier)
@@ -335,22 +363,6 @@ bool Cluster::place_prefill(std::uint32_t id) {
   }
   load_then_push(id);
   return true;
-}
-
-// Each tier's part one after the other.
-double Cluster::load_seconds(const TierHit& found, std::int64_t hit) const {
-  double seconds = 0;
-  for (std::size_t tier = 0; tier < kCacheTiers.size(); ++tier) {
-    const std::int64_t tokens =
-        std::min(hit, static_cast<std::int64_t>(found.blocks[tier]) * trace_.block_tokens);
-    hit -= tokens;
-    const routing::FlowCoefficients& flow =
-        profile_.costs.load[std::to_underlying(kCacheTiers[tier])];
-    if (tokens > 0 && flow.bytes_per_second > 0)
-      seconds += flow.latency +
-                 static_cast<double>(tokens * profile_.kv_bytes_per_token) / flow.bytes_per_second;
-  }
-  return seconds;
 }
 
 // Hits of one host are read one after the other over its link.
@@ -386,9 +398,9 @@ bool Cluster::pull(std::size_t engine, routing::QueuedPrompt& out) {
   for (const RequestId id : expired_)
     refuse(static_cast<std::uint32_t>(id.value));
   if (!next) return false;
-  const auto id = static_cast<std::uint32_t>(next->id.value);
+  const auto id = static_cast<std::uint32_t>(next->value);
   RequestState& request = requests_[id];
-  blocks_of(id, blocks_);
+  blocks_in_.of(arrivals_[id], blocks_);
   request.hit = usable(caches_.match(engine, blocks_, queue_.now()).total(), prompt_of(request));
   if (measured(id)) report_.hit_tokens += static_cast<double>(request.hit);
   mark(Mark::kPlaced, id, engine);
@@ -411,6 +423,11 @@ void Cluster::computed(std::uint32_t id, std::int64_t last_chunk) {
                                                              static_cast<double>(t.prompt_tokens));
     if (measured(id)) {
       report_.ttft.add(ttft);
+      if (!report_.tenants.empty()) {
+        TenantReport& tenant = report_.tenants[request.tenant];
+        tenant.ttft.add(ttft);
+        tenant.first_in_time += request.in_time ? 1 : 0;
+      }
       if (request.in_time)
         ++report_.first_in_time;
       else
@@ -419,7 +436,7 @@ void Cluster::computed(std::uint32_t id, std::int64_t last_chunk) {
   }
   request.last_token = queue_.now();
   mark(Mark::kComputed, id, request.prefill_rank);
-  blocks_of(id, blocks_);
+  blocks_in_.of(arrivals_[id], blocks_);
   caches_.insert(request.prefill_rank / prefill_group_, blocks_, queue_.now());
   if (believed_) cache_event(request.prefill_rank, std::vector(blocks_));
   if (t.output_tokens <= request.emitted + 1) {
@@ -428,37 +445,6 @@ void Cluster::computed(std::uint32_t id, std::int64_t last_chunk) {
   }
   request.waits = true;
   if (request.decode_rank != kNoRank) hand_off(id);
-}
-
-Result<Report> simulate(const Profile& profile, const evaluate::Trace& trace,
-                        const std::vector<evaluate::Arrival>& arrivals,
-                        const ClusterOptions& options) {
-  TRY_STATUS(routing::validate(profile));
-  if (arrivals.empty()) return fail(ErrorCode::kInvalidArgument, "simulate: no arrivals");
-  if (options.gateways < 1 || options.gateways > 1024)
-    return fail(ErrorCode::kInvalidArgument, "simulate: from 1 to 1024 gateways", "gateways");
-  if (options.zones < 1 || options.zones > 64)
-    return fail(ErrorCode::kInvalidArgument, "simulate: from 1 to 64 zones", "zones");
-  std::unique_ptr<routing::PlacementPolicy> prefill;
-  routing::PrefillBalancer* balancer = nullptr;
-  if (options.prefill_policy == "default") {
-    routing::PrefillBalancerOptions prefill_options = options.prefill;
-    prefill_options.step_seconds = profile.chunk_budget_seconds;
-    auto made = std::make_unique<routing::PrefillBalancer>(prefill_options);
-    balancer = made.get();
-    prefill = std::move(made);
-  } else {
-    TRY(prefill, routing::make_policy(options.prefill_policy, options.policy));
-  }
-  std::unique_ptr<routing::PlacementPolicy> decode;
-  if (options.decode_policy == "default") {
-    decode = std::make_unique<routing::DecodeBalancer>(options.decode);
-  } else {
-    TRY(decode, routing::make_policy(options.decode_policy, options.policy));
-  }
-  Cluster cluster(profile, trace, arrivals, options, std::move(prefill), std::move(decode),
-                  balancer);
-  return cluster.run();
 }
 
 }  // namespace penstock::sim

@@ -12,7 +12,7 @@
 //
 // Invariants: one seed, one digest. Arrivals before `warmup` count for nothing but the state.
 // Errors: kInvalidArgument for a profile that validate() refuses, unknown policies, no arrivals,
-// changes of engines that are not there.
+// changes of engines that are not there, tenants without a share or a weight.
 // Concurrency: one thread. Source: design.md section 9.
 #pragma once
 
@@ -22,11 +22,11 @@
 
 #include "base/result.h"
 #include "core/routing/decode_balancer.h"
-#include "core/routing/on_time_queue.h"
 #include "core/routing/policies.h"
 #include "core/routing/prefill_balancer.h"
 #include "core/routing/profile.h"
 #include "evaluate/trace.h"
+#include "sim/front_line.h"
 #include "sim/report.h"
 #include "sim/slo.h"
 #include "sim/tiered_cache.h"
@@ -67,6 +67,7 @@ struct ClusterOptions {
   routing::PrefillBalancerOptions prefill = {};
   routing::DecodeBalancerOptions decode = {};
   FrontQueue front = {};
+  std::vector<TenantShare> tenants = {};  // of the queue in front; none: all are one tenant's
   CacheScope cache_scope = CacheScope::kCluster;
   std::size_t cache_blocks = 0;  // of the trace's block size, in all; 0: no limit
   // More tiers of every prefill engine: host memory beside the cluster's store, and disk.
@@ -94,6 +95,12 @@ struct ClusterOptions {
   // Called now and then with the share of the load that has arrived.
   std::function<void(double)> progress = {};
 };
+
+inline constexpr std::size_t kTenantsMax = 64;
+
+// The tiers of its cache, by kCacheTiers, for a load that ends then.
+std::array<CacheTier, kCacheTiers.size()> cache_tiers(const ClusterOptions& options,
+                                                      Instant last_arrival);
 
 Result<Report> simulate(const routing::Profile& profile, const evaluate::Trace& trace,
                         const std::vector<evaluate::Arrival>& arrivals,

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/block_ids.h"
 #include "sim/cluster.h"
 #include "sim/decode_engine.h"
 #include "sim/event_queue.h"
@@ -38,6 +39,7 @@ class Cluster {
     std::uint32_t prefill_rank = kNoRank;
     std::uint32_t decode_rank = kNoRank;
     std::uint32_t life = 0;  // placed anew after a failure
+    std::uint32_t tenant = 0;
     std::int64_t hit = 0;
     std::int64_t emitted = 0;  // tokens, when it had to be placed anew
     std::int64_t last_chunk = 0;
@@ -57,6 +59,7 @@ class Cluster {
   // cluster.cc
   void next_arrival();
   void arrive(std::uint32_t index);
+  std::uint32_t tenant_of(const evaluate::Arrival& arrival) const;
   void queue_or_place(std::uint32_t id);
   void dispatch(std::size_t gateway);
   bool place_prefill(std::uint32_t id);
@@ -108,7 +111,6 @@ class Cluster {
   }
   // What gateways believe is cached: the caches themselves when events are neither late nor lost.
   const TieredCache& believed() const { return believed_ ? *believed_ : caches_; }
-  double load_seconds(const TierHit& found, std::int64_t hit) const;  // of `hit` tokens
   std::int64_t usable(std::size_t matched, std::int64_t prompt) const {
     // The last token is always computed.
     return std::min(static_cast<std::int64_t>(matched) * trace_.block_tokens, prompt - 1);
@@ -117,7 +119,6 @@ class Cluster {
     return routing::to_seconds(queue_.now() - Instant{}) -
            static_cast<double>(arrivals_[r.arrival].at_us) * 1e-6;
   }
-  void blocks_of(std::uint32_t id, std::vector<std::uint64_t>& out) const;
   double growth() const { return expected_output_ / 2; }
 
   const routing::Profile& profile_;
@@ -140,9 +141,10 @@ class Cluster {
   std::vector<bool> decode_accepts_;
   std::vector<bool> prefill_up_;  // engines, in truth
   std::vector<bool> decode_up_;
+  BlockIds blocks_in_;
   TieredCache caches_;
   std::optional<TieredCache> believed_;
-  std::vector<routing::OnTimeQueue> front_;  // of each gateway; one when clairvoyant
+  std::vector<FrontLine> front_;  // of each gateway; one when clairvoyant
   std::vector<routing::RankView> prefill_views_;
   std::vector<routing::RankView> decode_views_;
   RankReports prefill_reports_;
@@ -152,6 +154,7 @@ class Cluster {
   std::vector<Instant> link_free_;  // of each prefill host
   std::vector<Load> on_way_;        // to each decode rank
   std::vector<RequestState> requests_;
+  std::vector<double> tenant_ends_;      // of each one's part of 1
   std::vector<std::uint32_t> homeless_;  // computed or started, no decode rank had room
   std::vector<std::uint32_t> joined_;    // in the step under way
   std::vector<std::uint64_t> blocks_;    // scratch

@@ -77,7 +77,7 @@ void Cluster::sample() {
     now.decode_requests.push_back(static_cast<float>(engine.running(r % decode_group_)));
     now.decode_kv.push_back(static_cast<float>(engine.kv_tokens(r % decode_group_)));
   }
-  for (const routing::OnTimeQueue& front : front_) {
+  for (const FrontLine& front : front_) {
     now.queued += front.size();
     now.put_off += front.late();
   }

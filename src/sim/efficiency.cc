@@ -21,21 +21,33 @@ std::vector<evaluate::Arrival> arrivals_of(const evaluate::Trace& trace, const L
 // Whether a load is met is a matter of chance near the edge, so the search comes from above and
 // takes the first that is: the highest load, not just some edge, and for every policy the same.
 Result<double> highest_load(const std::function<Result<bool>(double)>& meets, double from,
-                            double tolerance) {
+                            double tolerance, double hint) {
   constexpr double kDown = 1.04;
-  constexpr int kFineSteps = 12;  // then larger ones: it is far off
-  double at = std::clamp(from, kLeastCopies, kMostCopies);
+  constexpr std::size_t kFineSteps = 12;  // then larger ones: it is far off
+  std::vector<double> steps{std::clamp(from, kLeastCopies, kMostCopies)};
+  const auto next = [&] {
+    return steps.back() / (steps.size() <= kFineSteps ? kDown : kDown * kDown * kDown);
+  };
+  while (hint > 0 && next() > std::max(hint, kLeastCopies))
+    steps.push_back(next());
+  double low = 0;
   double high = 0;
-  for (int steps = 0;; ++steps) {
+  for (bool up = steps.size() > 1; low == 0 || (high == 0 && !steps.empty());) {
+    const double at = steps.back();
     TRY(const bool met, meets(at));
-    if (met) break;
-    high = at;
-    at /= steps < kFineSteps ? kDown : kDown * kDown * kDown;
-    if (at < kLeastCopies) return 0.0;
+    (met ? low : high) = at;
+    if (met) {
+      if (!up) break;
+      steps.pop_back();
+    } else {
+      if (low > 0) break;
+      up = false;
+      steps.push_back(next());
+      if (steps.back() < kLeastCopies) return 0.0;
+    }
   }
-  double low = at;
   for (double up = kDown; high == 0; up = std::min(up * up, 4.0)) {  // even the first was met
-    at = std::min(low * up, kMostCopies);
+    const double at = std::min(low * up, kMostCopies);
     TRY(const bool met, meets(at));
     (met ? low : high) = at;
     if (low >= kMostCopies) return low;
@@ -93,25 +105,51 @@ OfflineBenchmark offline_benchmark(const routing::Profile& profile, const evalua
   return result;
 }
 
-Result<double> policy_load(const routing::Profile& profile, const evaluate::Trace& trace,
-                           const LoadPlan& plan, ClusterOptions options, double from) {
+Result<RunFigures> run_at(const routing::Profile& profile, const evaluate::Trace& trace,
+                          const LoadPlan& plan, ClusterOptions options, double copies) {
   options.warmup = plan.warmup;
   options.seed = plan.seed;
-  options.stop_early = true;
-  const std::string name = options.clairvoyant
-                               ? "clairvoyant"
-                               : options.prefill_policy + (options.front.on ? " + queue" : "");
-  return highest_load(
-      [&](double copies) -> Result<bool> {
-        if (plan.progress) plan.progress(name, copies);
-        const auto arrivals = arrivals_of(trace, plan, copies);
-        if (arrivals.empty() ||
-            Duration(std::chrono::microseconds(arrivals.back().at_us)) <= options.warmup)
-          return true;
-        TRY(const Report report, simulate(profile, trace, arrivals, options));
-        return report.meets_slo();
-      },
-      from, plan.tolerance);
+  if (plan.progress)
+    plan.progress(options.clairvoyant
+                      ? "clairvoyant"
+                      : options.prefill_policy + (options.front.on ? " + queue" : ""),
+                  copies);
+  const std::string key = plan.memory ? run_key(profile, options, plan.duration, copies) : "";
+  if (plan.memory)
+    if (auto known = plan.memory.recall(key))
+      if (auto figures = parse_run_figures(*known)) return *figures;
+  const auto arrivals = arrivals_of(trace, plan, copies);
+  RunFigures figures{.met = true};  // nobody who counts
+  if (!arrivals.empty() &&
+      Duration(std::chrono::microseconds(arrivals.back().at_us)) > options.warmup) {
+    TRY(const Report report, simulate(profile, trace, arrivals, options));
+    figures = figures_of(report);
+  }
+  if (plan.memory) plan.memory.keep(key, print_run_figures(figures));
+  return figures;
+}
+
+Result<FoundLoad> find_load(const routing::Profile& profile, const evaluate::Trace& trace,
+                            const LoadPlan& plan, const ClusterOptions& options, double from,
+                            double hint) {
+  ClusterOptions stopping = options;
+  stopping.stop_early = true;
+  FoundLoad found;
+  TRY(found.copies, highest_load(
+                        [&](double copies) -> Result<bool> {
+                          TRY(RunFigures figures, run_at(profile, trace, plan, stopping, copies));
+                          // Searches only ever go up from a load that was met.
+                          if (figures.met) found.figures = std::move(figures);
+                          return figures.met;
+                        },
+                        from, plan.tolerance, hint));
+  return found;
+}
+
+Result<double> policy_load(const routing::Profile& profile, const evaluate::Trace& trace,
+                           const LoadPlan& plan, const ClusterOptions& options, double from) {
+  TRY(const FoundLoad found, find_load(profile, trace, plan, options, from));
+  return found.copies;
 }
 
 Result<double> clairvoyant_load(const routing::Profile& profile, const evaluate::Trace& trace,

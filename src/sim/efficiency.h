@@ -13,6 +13,7 @@
 
 #include "sim/cluster.h"
 #include "sim/offline_bound.h"
+#include "sim/run_memory.h"
 
 namespace penstock::sim {
 
@@ -23,15 +24,17 @@ struct LoadPlan {
   double tolerance = 0.01;
   // Called with what is being tried.
   std::function<void(std::string_view what, double copies)> progress = {};
+  RunMemory memory = {};
 };
 
 std::vector<evaluate::Arrival> arrivals_of(const evaluate::Trace& trace, const LoadPlan& plan,
                                            double copies);
 
 // The highest load within `tolerance` that `meets` accepts, from `from` downwards (upwards when
-// that is accepted); 0 when it accepts none.
+// that is accepted); 0 when it accepts none. With a hint the search begins at the first of the same
+// steps that is above it, and goes up from there when that one is accepted.
 Result<double> highest_load(const std::function<Result<bool>(double)>& meets, double from,
-                            double tolerance);
+                            double tolerance, double hint = 0);
 
 Result<double> bound_of(const routing::Profile& profile, const evaluate::Trace& trace,
                         const LoadPlan& plan, const BoundOptions& options);
@@ -44,9 +47,21 @@ struct OfflineBenchmark {
 OfflineBenchmark offline_benchmark(const routing::Profile& profile, const evaluate::Trace& trace,
                                    const LoadPlan& plan, const Slo& slo, double at_copies);
 
-// `options` say which policy; their warm-up and seed are the plan's.
+// One run at a load, as far as needed to say whether it meets the level; from the plan's memory
+// when it has it. `options` say which policy; their warm-up and seed are the plan's.
+Result<RunFigures> run_at(const routing::Profile& profile, const evaluate::Trace& trace,
+                          const LoadPlan& plan, ClusterOptions options, double copies);
+
+struct FoundLoad {
+  double copies = 0;
+  RunFigures figures;  // of the run at that load; nothing when there is none
+};
+Result<FoundLoad> find_load(const routing::Profile& profile, const evaluate::Trace& trace,
+                            const LoadPlan& plan, const ClusterOptions& options, double from,
+                            double hint = 0);
+// Its copies alone.
 Result<double> policy_load(const routing::Profile& profile, const evaluate::Trace& trace,
-                           const LoadPlan& plan, ClusterOptions options, double from);
+                           const LoadPlan& plan, const ClusterOptions& options, double from);
 
 // The best of several schedules by engines that know deadlines, costs and the future's 1 %.
 Result<double> clairvoyant_load(const routing::Profile& profile, const evaluate::Trace& trace,

@@ -9,7 +9,8 @@
 
 #include <fmt/format.h>
 
-#include "sim/block_cache.h"
+#include "sim/block_ids.h"
+#include "sim/tiered_cache.h"
 
 namespace penstock::sim {
 namespace {
@@ -177,7 +178,7 @@ Interconnect interconnect(const Profile& profile, const PlanCase& at) {
   const double busiest = at.demand.kv_peak_over_mean * kGpusOfLink;
   const double prefill = busiest / static_cast<double>(at.prefill.ranks);
   const double prompts = at.demand.prompt_tokens * bytes;
-  return {.prefill_in = (at.demand.prompt_tokens - at.demand.uncached_tokens) * bytes * prefill,
+  return {.prefill_in = at.demand.kv_read_bytes * prefill,
           .prefill_out = (prompts + at.demand.kv_new_bytes) * prefill,
           .decode_in = prompts * busiest / static_cast<double>(at.decode.ranks)};
 }
@@ -193,6 +194,8 @@ json::object print(const Plan& plan, const PlanCase& c) {
       {"requests_running", c.demand.requests_running},
       {"kv_tokens_running", c.demand.kv_tokens_running},
       {"closed_form", json::object{{"prefill_ranks", c.closed.prefill},
+                                   {"prefill_ranks_for_work", c.closed.prefill_for_work},
+                                   {"prefill_ranks_for_loads", c.closed.prefill_for_loads},
                                    {"decode_ranks", c.closed.decode},
                                    {"decode_ranks_for_work", c.closed.decode_for_work},
                                    {"decode_ranks_for_kv", c.closed.decode_for_kv},
@@ -215,25 +218,26 @@ Demand demand_of(const Profile& profile, const evaluate::Trace& trace,
   Demand d;
   if (arrivals.empty()) return d;
   const auto warm = std::chrono::duration_cast<std::chrono::microseconds>(options.warmup).count();
-  BlockCache cache(
-      options.cache_blocks == 0 ? std::numeric_limits<std::uint32_t>::max() : options.cache_blocks,
-      options.cache_ttl);
+  // As if every engine found what any of them has.
+  TieredCache cache(
+      cache_tiers(options, Instant{} + std::chrono::microseconds(arrivals.back().at_us)), 1);
+  const std::size_t main = options.cache_scope == CacheScope::kEngine ? 0 : kCacheTiers.size() - 1;
   PrefillCoefficients marginal = profile.costs.prefill;
   marginal.base = 0;
   const routing::StepCoefficients& step = profile.costs.step;
   std::map<std::int64_t, double> buckets;
+  const BlockIds ids(trace);
   std::vector<std::uint64_t> blocks;
   std::size_t new_blocks = 0;
   std::size_t stored = 0;
   for (const evaluate::Arrival& arrival : arrivals) {
     const evaluate::TraceRequest& t = trace.requests[arrival.request];
     const Instant now = Instant{} + std::chrono::microseconds(arrival.at_us);
-    blocks.clear();
-    for (const std::uint64_t block : trace.blocks_of(t))
-      blocks.push_back(evaluate::block_in_copy(block, arrival.copy));
-    const std::size_t matched = cache.match(blocks, now);
-    cache.insert(blocks, now);
-    stored = std::max(stored, cache.size());
+    ids.of(arrival, blocks);
+    const TierHit found = cache.match(0, blocks, now);
+    const std::size_t matched = found.total();
+    cache.insert(0, blocks, now);
+    stored = std::max(stored, cache.size(main));
     if (arrival.at_us < warm) continue;
     const auto prompt = static_cast<double>(t.prompt_tokens);
     const double hit = std::min(
@@ -243,6 +247,12 @@ Demand demand_of(const Profile& profile, const evaluate::Trace& trace,
     d.requests += 1;
     d.prompt_tokens += prompt;
     d.uncached_tokens += prompt - hit;
+    d.load_seconds +=
+        load_seconds(profile, trace.block_tokens, found, static_cast<std::int64_t>(hit));
+    const std::size_t in_store = found.blocks[kCacheTiers.size() - 1];
+    d.kv_read_bytes +=
+        std::min(hit, static_cast<double>(in_store) * static_cast<double>(trace.block_tokens)) *
+        static_cast<double>(profile.kv_bytes_per_token);
     d.output_tokens += static_cast<double>(t.output_tokens);
     d.prefill_work += routing::prefill_seconds(marginal, prompt - hit, hit);
     d.requests_running += after * options.slo.tau;
@@ -260,9 +270,9 @@ Demand demand_of(const Profile& profile, const evaluate::Trace& trace,
   const double block_bytes =
       static_cast<double>(trace.block_tokens) * static_cast<double>(profile.kv_bytes_per_token);
   d.kv_new_bytes = static_cast<double>(new_blocks) * block_bytes;
-  for (double* sum :
-       {&d.requests, &d.prompt_tokens, &d.uncached_tokens, &d.output_tokens, &d.prefill_work,
-        &d.decode_work, &d.requests_running, &d.kv_tokens_running, &d.kv_new_bytes})
+  for (double* sum : {&d.requests, &d.prompt_tokens, &d.uncached_tokens, &d.output_tokens,
+                      &d.prefill_work, &d.decode_work, &d.requests_running, &d.kv_tokens_running,
+                      &d.kv_new_bytes, &d.kv_read_bytes, &d.load_seconds})
     *sum /= d.seconds;
   d.kv_stored_bytes = std::max(static_cast<double>(stored) * block_bytes,
                                d.kv_new_bytes * routing::to_seconds(options.cache_ttl));
@@ -276,8 +286,11 @@ ClosedForm closed_form(const Profile& profile, const Demand& demand, const Slo& 
   ClosedForm c;
   const routing::CostSeeds& costs = profile.costs;
   const double useful = profile.chunk_budget_seconds - costs.prefill.base;
-  c.prefill = demand.prefill_work * std::max(1.0, costs.prefill_moe.mean) *
-              (useful > 0 ? profile.chunk_budget_seconds / useful : 1);
+  c.prefill_for_work = demand.prefill_work * std::max(1.0, costs.prefill_moe.mean) *
+                       (useful > 0 ? profile.chunk_budget_seconds / useful : 1);
+  // A host's ranks share its link, which reads one hit after the other.
+  c.prefill_for_loads = demand.load_seconds * static_cast<double>(profile.prefill_pool.host_ranks);
+  c.prefill = std::max(c.prefill_for_work, c.prefill_for_loads);
   // Of a step of tau, divided by moe_lb, the base cost does nothing.
   const double share = 1 / std::max(1.0, costs.decode_moe.mean) - costs.step.base / slo.tau;
   c.decode_for_work =
@@ -320,16 +333,14 @@ Result<Plan> plan_deployment(const Profile& profile, const evaluate::Trace& trac
   TRY(plan.report, simulate(with_pools(profile, base.prefill, base.decode), trace,
                             arrivals_of(trace, options.load, options.copies), cluster));
   plan.per_eight_gpus = interconnect(profile, base);
-  const double bytes = static_cast<double>(profile.kv_bytes_per_token);
-  plan.kv_read_bytes = (base.demand.prompt_tokens - base.demand.uncached_tokens) * bytes *
-                       base.demand.kv_peak_over_mean;
+  plan.kv_read_bytes = base.demand.kv_read_bytes * base.demand.kv_peak_over_mean;
   plan.kv_write_bytes = base.demand.kv_new_bytes * base.demand.kv_peak_over_mean;
   if (!options.sensitivities) return plan;
 
   const Limits less{.prefill_high = base.prefill.ranks, .decode_high = base.decode.ranks};
   const Limits more{.prefill_low = base.prefill.ranks, .decode_low = base.decode.ranks};
   ClusterOptions quarter = options.cluster;
-  const double block_bytes = static_cast<double>(trace.block_tokens) * bytes;
+  const double block_bytes = static_cast<double>(trace.block_tokens * profile.kv_bytes_per_token);
   quarter.cache_blocks = static_cast<std::size_t>(
       std::max(1.0, std::ceil(base.demand.kv_stored_bytes / 4 / std::max(1.0, block_bytes))));
   ClusterOptions uncached = options.cluster;

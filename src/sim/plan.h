@@ -2,10 +2,12 @@
 //
 // The demand of a load is measured first (how much is left to compute after hits, how many answers
 // run at once). From it follow closed forms: prefill ranks from the work of uncached tokens, decode
-// ranks from running requests by Little's law. Then the simulator decides: the fewest prefill ranks
-// with decode ranks to spare, and with those the fewest decode ranks, each by bisection to one host
-// (or one engine). Closed forms know means only; what the simulated sizes have more is for bursts,
-// waiting and uneven batches, what they have less is work of the few that may miss the level.
+// ranks from running requests by Little's law. Hits are those that the cache's tiers (the store,
+// engines' memory and disk, each with its capacity and TTL) hold between them. Then the simulator
+// decides: the fewest prefill ranks with decode ranks to spare, and with those the fewest decode
+// ranks, each by bisection to one host (or one engine). Closed forms know means only; what the
+// simulated sizes have more is for bursts, waiting and uneven batches, what they have less is work
+// of the few that may miss the level.
 //
 // Pools grow by hosts. Ranks that step together are as many as the profile says at most: a smaller
 // pool is one group, a larger one several groups of equal size (the width of EP and DP).
@@ -47,6 +49,8 @@ struct Demand {
   double requests_running = 0;   // at one token in tau
   double kv_tokens_running = 0;  // likewise
   double kv_new_bytes = 0;       // blocks that are not stored yet
+  double kv_read_bytes = 0;      // hits in the cluster's store
+  double load_seconds = 0;       // of a link, for hits in all tiers
   double kv_peak_over_mean = 1;  // prompt tokens of the busiest ten seconds
   double kv_stored_bytes = 0;    // not a second
   double hit_rate() const { return prompt_tokens > 0 ? 1 - uncached_tokens / prompt_tokens : 0; }
@@ -56,10 +60,12 @@ Demand demand_of(const routing::Profile& profile, const evaluate::Trace& trace,
 
 // Ranks at full use, not rounded.
 struct ClosedForm {
-  double prefill = 0;
-  double decode = 0;           // the most of the next three
-  double decode_for_work = 0;  // steps of tau
-  double decode_for_kv = 0;    // KV pools
+  double prefill = 0;            // the most of the next two
+  double prefill_for_work = 0;   // steps of the chunk budget
+  double prefill_for_loads = 0;  // hosts' links
+  double decode = 0;             // the most of the next three
+  double decode_for_work = 0;    // steps of tau
+  double decode_for_kv = 0;      // KV pools
   double decode_for_requests = 0;
 };
 ClosedForm closed_form(const routing::Profile& profile, const Demand& demand, const Slo& slo);

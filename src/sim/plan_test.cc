@@ -120,6 +120,54 @@ TEST_CASE("hits: what is stored within its time to live is not computed again") 
   CHECK(days.kv_stored_bytes == doctest::Approx(86'400 * days.kv_new_bytes));
 }
 
+TEST_CASE("the closed form counts what each tier holds, and what reading it takes") {
+  routing::Profile p = estimates();
+  p.prefill_pool.host_ranks = 2;
+  evaluate::Trace trace;  // ten prompts of two blocks, over and over
+  for (std::uint32_t i = 0; i < 60; ++i) {
+    trace.requests.push_back({.arrival_us = i * std::int64_t{1'000'000},
+                              .prompt_tokens = 1024,
+                              .output_tokens = 2,
+                              .first_block = 2 * i,
+                              .block_count = 2});
+    trace.blocks.push_back(10 + i % 10);
+    trace.blocks.push_back(100 + i % 10);
+  }
+  trace.duration_us = 60'000'000;
+  const auto arrivals = evaluate::scale(trace, {});
+  ClusterOptions options{
+      .cache_scope = CacheScope::kEngine, .cache_blocks = 6, .warmup = seconds(20)};
+  const auto demand = [&] { return demand_of(p, trace, arrivals, options); };
+  const Demand memory = demand();
+  CHECK(memory.hit_rate() == 0);  // the last three prompts
+  CHECK(memory.load_seconds == 0);
+  options.disk = {.blocks = 1000};
+  const Demand disk = demand();
+  CHECK(disk.hit_rate() > 0.99);
+  CHECK(disk.kv_read_bytes == 0);  // there is no store
+  CHECK(closed_form(p, disk, options.slo).prefill < closed_form(p, memory, options.slo).prefill);
+  options.disk = {.blocks = 12};  // too little room, and too short a time
+  CHECK(demand().hit_rate() == 0);
+  options.disk = {.blocks = 1000, .ttl = seconds(8)};
+  CHECK(demand().hit_rate() == 0);
+  options.cache_scope = CacheScope::kCluster;
+  options.cache_blocks = 0;
+  options.disk = {};
+  const Demand store = demand();
+  CHECK(store.hit_rate() == doctest::Approx(disk.hit_rate()));
+  CHECK(store.kv_read_bytes ==
+        doctest::Approx(1023 * static_cast<double>(p.kv_bytes_per_token) * 40 / 39));
+  // A disk that takes two seconds for a hit keeps two of a host's links busy: four ranks.
+  options.cache_scope = CacheScope::kEngine;
+  options.cache_blocks = 6;
+  options.disk = {.blocks = 1000};
+  p.costs.load.fill({2, 1e12});
+  const ClosedForm slow = closed_form(p, demand(), options.slo);
+  CHECK(slow.prefill_for_loads == doctest::Approx(2 * 2 * 40.0 / 39).epsilon(0.001));
+  CHECK(slow.prefill == slow.prefill_for_loads);
+  CHECK(slow.prefill_for_work < 1);
+}
+
 TEST_CASE("the plan meets the level, one size less does not, and one seed gives one plan") {
   const routing::Profile profile = estimates();
   const evaluate::Trace trace = chat();

@@ -37,6 +37,10 @@ void Report::add_gap(double seconds, std::uint64_t times) {
   if (seconds > slo.tau * (1 + 1e-9) + 1e-9) slow_gaps += times;
 }
 
+double TenantReport::in_time_share() const {
+  return arrivals == 0 ? 1 : static_cast<double>(first_in_time) / static_cast<double>(arrivals);
+}
+
 double Report::first_in_time_share() const {
   return arrivals == 0 ? 1 : static_cast<double>(first_in_time) / static_cast<double>(arrivals);
 }
@@ -54,7 +58,7 @@ bool Report::meets_slo() const {
 }
 
 std::string to_json(const Report& r) {
-  const boost::json::object object{
+  boost::json::object object{
       {"prefill_policy", r.prefill_policy},
       {"decode_policy", r.decode_policy},
       {"measured_seconds", r.measured_seconds},
@@ -84,6 +88,15 @@ std::string to_json(const Report& r) {
                                       {"decode_kv", r.decode_kv.mean()}}},
       {"events", r.events},
       {"digest", fmt::format("{:016x}", r.digest)}};
+  boost::json::array tenants;
+  for (const TenantReport& tenant : r.tenants)
+    tenants.push_back(boost::json::object{{"name", tenant.name},
+                                          {"arrivals", tenant.arrivals},
+                                          {"refused", tenant.refused},
+                                          {"first_token_in_time", tenant.in_time_share()},
+                                          {"prefill_seconds", tenant.prefill_seconds},
+                                          {"ttft", print(tenant.ttft)}});
+  if (!tenants.empty()) object["tenants"] = std::move(tenants);
   return boost::json::serialize(object);
 }
 

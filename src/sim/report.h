@@ -35,6 +35,17 @@ struct Sample {
 };
 inline constexpr std::size_t kSamplesMax = 1024;
 
+// What one of several tenants got.
+struct TenantReport {
+  std::string name;
+  std::uint64_t arrivals = 0;  // in the measured time, as below
+  std::uint64_t refused = 0;
+  std::uint64_t first_in_time = 0;
+  double prefill_seconds = 0;  // predicted work that left the queue in the measured time
+  Histogram ttft;
+  double in_time_share() const;  // of all its arrivals
+};
+
 struct Report {
   std::string prefill_policy;
   std::string decode_policy;
@@ -65,6 +76,8 @@ struct Report {
   std::vector<Sample> samples;
   std::uint64_t samples_seen = 0;
   std::uint64_t sample_every = 1;  // seconds between samples
+
+  std::vector<TenantReport> tenants;
 
   bool stopped_early = false;  // the level could not be met any more: all else is incomplete
 

@@ -116,6 +116,10 @@ TEST_CASE("tiers: what host memory has, then disk, then the store") {
   CHECK(cache.peek(1, a, at(1)).blocks == std::array<std::size_t, 3>{0, 0, 4});
   cache.lose(0);
   CHECK(cache.peek(0, a, at(2)).blocks == std::array<std::size_t, 3>{0, 4, 0});
+  // One engine's own memory alone.
+  TieredCache one({CacheTier{.blocks = 4}, CacheTier{}, CacheTier{}}, 1);
+  one.insert(0, a, at(0));
+  CHECK(one.match(0, a, at(1)).blocks == std::array<std::size_t, 3>{4, 0, 0});
   // Without a store and other tiers nothing is kept.
   TieredCache none({}, 3);
   none.insert(0, a, at(0));
@@ -357,6 +361,42 @@ TEST_CASE("too much load: the default serves more in time than the alternatives"
     CAPTURE(name);
     CHECK(ours > served(std::string(name), false));
   }
+}
+
+TEST_CASE("tenants and priorities: who asks for too much is late alone") {
+  const evaluate::Trace trace = conversations(2000);
+  const auto arrivals = evaluate::scale(trace, {.copies = 0.95});  // more than can be served
+  const auto run = [&](std::vector<TenantShare> tenants) {
+    ClusterOptions options{.tenants = std::move(tenants), .warmup = seconds(5)};
+    const auto report = simulate(small(), trace, arrivals, options);
+    REQUIRE(report);
+    CHECK(report->refused + report->finished == report->arrivals);
+    std::uint64_t arrived = 0;
+    for (const TenantReport& tenant : report->tenants)
+      arrived += tenant.arrivals;
+    CHECK((report->tenants.empty() || arrived == report->arrivals));
+    CHECK(simulate(small(), trace, arrivals, options)->digest == report->digest);
+    return *report;
+  };
+  const Report alone = run({});
+  CHECK(alone.first_in_time_share() < 0.9);
+  // One tenant's requests go in the order they have without tenants.
+  CHECK(run({{.name = "all"}}).digest == alone.digest);
+  // A small one has its half of the ranks, and needs less.
+  const Report unequal = run({{.name = "large", .share = 0.9}, {.name = "small", .share = 0.1}});
+  CHECK(unequal.tenants[1].arrivals > 50);
+  CHECK(unequal.tenants[1].in_time_share() > 0.99);
+  CHECK(unequal.tenants[0].in_time_share() < alone.first_in_time_share() + 0.02);
+  CHECK(unequal.tenants[1].ttft.quantile(0.9) < unequal.tenants[0].ttft.quantile(0.9));
+  // Two that want the same, and one of them is to have three times as much.
+  const Report weighed = run({{.name = "three", .weight = 3}, {.name = "one"}});
+  CHECK(weighed.tenants[0].in_time_share() > weighed.tenants[1].in_time_share() + 0.1);
+  const Report first = run({{.name = "first", .priority = 1}, {.name = "second"}});
+  CHECK(first.tenants[0].in_time_share() > 0.99);
+  CHECK(first.tenants[0].ttft.quantile(0.9) < first.tenants[1].ttft.quantile(0.9));
+  for (const TenantShare& bad :
+       {TenantShare{.name = "none", .share = 0}, TenantShare{.name = "light", .weight = -1}})
+    CHECK(!simulate(small(), trace, arrivals, {.tenants = {bad}, .warmup = seconds(5)}));
 }
 
 TEST_CASE("engines fail, leave and come back: everyone ends once, with one digest") {

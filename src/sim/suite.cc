@@ -2,20 +2,19 @@
 
 #include <algorithm>
 #include <bit>
-#include <boost/json.hpp>
 #include <iterator>
-#include <unordered_set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "evaluate/generate.h"
+#include "sim/block_cache.h"
+#include "sim/block_ids.h"
 #include "sim/event_queue.h"
 
 namespace penstock::sim {
 namespace {
 
-namespace json = boost::json;
 using routing::Profile;
 
 struct Setting {
@@ -44,29 +43,6 @@ LoadPlan shorter(const LoadPlan& plan) {
   return result;
 }
 
-json::object print(const PolicyResult& p) {
-  return {{"policy", p.policy},
-          {"queue_in_front", p.queue},
-          {"ahead_steps", p.ahead_steps},
-          {"copies", p.copies},
-          {"copies_without_queue", p.copies_alone},
-          {"requests_per_second", p.requests_per_second},
-          {"efficiency", p.efficiency},
-          {"vs_offline_benchmark", p.vs_offline_benchmark},
-          {"served_in_time", p.report.served_share()},
-          {"refused", p.report.refused},
-          {"ttft_p50_seconds", p.report.ttft.quantile(0.5)},
-          {"ttft_p99_seconds", p.report.ttft.quantile(0.99)},
-          {"token_gap_p99_seconds", p.report.gaps.quantile(0.99)},
-          {"hit_rate", p.report.hit_rate()},
-          {"prefill_busy", p.report.prefill_busy},
-          {"prefill_balance", p.report.prefill_quota.mean()},
-          {"bound_copies", p.bound_copies},
-          {"decode_requests_balance", p.report.decode_requests.mean()},
-          {"decode_kv_balance", p.report.decode_kv.mean()},
-          {"digest", fmt::format("{:016x}", p.report.digest)}};
-}
-
 struct Conditions {
   Profile profile;
   ClusterOptions cluster;
@@ -80,7 +56,9 @@ struct Variant {
 
 template <int kPercent>
 void small_cache(Conditions& c) {
-  c.cluster.cache_blocks = std::max<std::size_t>(1, c.distinct_blocks * kPercent / 100);
+  // Room for all of them is no limit: below the bound there are no more.
+  c.cluster.cache_blocks =
+      kPercent >= 100 ? 0 : std::max<std::size_t>(1, c.distinct_blocks * kPercent / 100);
 }
 template <int kMs>
 void late(Conditions& c) {
@@ -114,28 +92,38 @@ struct Yardstick {
 
 Result<Yardstick> yardstick(const Profile& profile, const evaluate::Trace& trace,
                             const SuiteOptions& options) {
+  const LoadPlan& plan = options.plan;
+  ClusterOptions named = options.base;
+  named.warmup = plan.warmup;
+  named.seed = plan.seed;
+  const std::string key = "bound, " + run_key(profile, named, plan.duration, plan.tolerance);
+  if (plan.memory)
+    if (const auto known = plan.memory.recall(key))
+      if (const auto n = parse_numbers(*known); n.size() == 4)
+        return Yardstick{n[0], {n[1], n[2], n[3]}};
   Yardstick y;
-  TRY(y.bound_copies, bound_of(profile, trace, options.plan, {.slo = options.base.slo}));
-  y.benchmark = offline_benchmark(profile, trace, options.plan, options.base.slo, y.bound_copies);
+  TRY(y.bound_copies, bound_of(profile, trace, plan, {.slo = options.base.slo}));
+  y.benchmark = offline_benchmark(profile, trace, plan, options.base.slo, y.bound_copies);
+  if (plan.memory)
+    plan.memory.keep(key, print_numbers({y.bound_copies, y.benchmark.copies,
+                                         y.benchmark.prefill_copies, y.benchmark.decode_copies}));
   return y;
 }
 
-// Its highest load on the whole run, and the run at that load.
+// Its highest load on the whole run, which may be about `expected` (0: nobody knows).
 Status judge(const Profile& profile, const evaluate::Trace& trace, const SuiteOptions& options,
-             ClusterOptions chosen, const Yardstick& against, PolicyResult& result) {
+             const ClusterOptions& chosen, const Yardstick& against, double expected,
+             PolicyResult& result) {
   result.queue = chosen.front.on;
   result.ahead_steps = chosen.front.on ? chosen.front.ahead_steps : 0;
-  TRY(result.copies, policy_load(profile, trace, options.plan, chosen, against.bound_copies));
-  chosen.warmup = options.plan.warmup;
-  chosen.seed = options.plan.seed;
-  const auto arrivals = arrivals_of(trace, options.plan, result.copies);
-  if (!arrivals.empty()) {
-    TRY(result.report, simulate(profile, trace, arrivals, chosen));
-    result.requests_per_second =
-        result.report.measured_seconds > 0
-            ? static_cast<double>(result.report.arrivals) / result.report.measured_seconds
-            : 0;
-  }
+  TRY(const FoundLoad found,
+      find_load(profile, trace, options.plan, chosen, against.bound_copies, expected));
+  result.copies = found.copies;
+  result.figures = found.figures;
+  result.requests_per_second =
+      found.figures.measured_seconds > 0
+          ? static_cast<double>(found.figures.arrivals) / found.figures.measured_seconds
+          : 0;
   result.bound_copies = against.bound_copies;
   result.efficiency = against.bound_copies > 0 ? result.copies / against.bound_copies : 0;
   result.vs_offline_benchmark =
@@ -144,44 +132,54 @@ Status judge(const Profile& profile, const evaluate::Trace& trace, const SuiteOp
   return {};
 }
 
+// `first`: what the default came to, when that is known.
 Status measure(const Profile& profile, const evaluate::Trace& trace, const SuiteOptions& options,
-               const Yardstick& against, PolicyResult& result) {
+               const Yardstick& against, const PolicyResult* first, PolicyResult& result) {
   const LoadPlan sweep = shorter(options.plan);
   Setting best{};
   double best_load = -1;
   for (const Setting& setting : kSweep) {
-    TRY(const double load,
-        policy_load(profile, trace, sweep, with(options.base, result.policy, setting),
-                    against.bound_copies));
-    if (!setting.queue) result.copies_alone = load;
-    if (load <= best_load) continue;
-    best_load = load;
+    const double hint = first == nullptr ? 0
+                        : setting.queue  ? first->copies_swept
+                                         : first->copies_alone;
+    TRY(const FoundLoad found,
+        find_load(profile, trace, sweep, with(options.base, result.policy, setting),
+                  against.bound_copies, hint));
+    if (!setting.queue) result.copies_alone = found.copies;
+    if (found.copies <= best_load) continue;
+    best_load = found.copies;
     best = setting;
   }
-  return judge(profile, trace, options, with(options.base, result.policy, best), against, result);
+  result.copies_swept = best_load;
+  const double expected = first != nullptr && first->copies_swept > 0
+                              ? best_load * first->copies / first->copies_swept
+                              : 0;
+  return judge(profile, trace, options, with(options.base, result.policy, best), against, expected,
+               result);
 }
 
 Status measure_variant(const Profile& profile, const evaluate::Trace& trace,
                        const SuiteOptions& options, const Variant& variant,
-                       std::size_t distinct_blocks, Yardstick against, PolicyResult& result) {
+                       std::size_t distinct_blocks, Yardstick against, const PolicyResult* first,
+                       PolicyResult& result) {
   Conditions conditions{profile, options.base, distinct_blocks};
   variant.apply(conditions);
+  double expected = first == nullptr ? 0 : first->copies;
   if (variant.other_bound) {
+    expected /= std::max(against.bound_copies, 1e-9);
     TRY(against, yardstick(conditions.profile, trace, options));
+    expected *= against.bound_copies;
   }
-  return judge(conditions.profile, trace, options, conditions.cluster, against, result);
+  return judge(conditions.profile, trace, options, conditions.cluster, against, expected, result);
 }
 
 Status affinity_scene(const Profile& profile, const evaluate::Trace& trace,
                       const SuiteOptions& options, AffinityScene& scene) {
-  const auto arrivals = arrivals_of(trace, options.plan, scene.copies);
   const auto run = [&](const std::string& policy, CacheScope scope) {
     ClusterOptions cluster = options.base;
     cluster.prefill_policy = policy;
     cluster.cache_scope = scope;
-    cluster.warmup = options.plan.warmup;
-    cluster.seed = options.plan.seed;
-    return simulate(profile, trace, arrivals, cluster);
+    return run_at(profile, trace, options.plan, cluster, scene.copies);
   };
   TRY(scene.balancer, run("default", CacheScope::kCluster));
   TRY(scene.affinity, run("prefix-affinity", CacheScope::kCluster));
@@ -191,11 +189,14 @@ Status affinity_scene(const Profile& profile, const evaluate::Trace& trace,
 
 std::size_t distinct_blocks_of(const evaluate::Trace& trace,
                                const std::vector<evaluate::Arrival>& arrivals) {
-  std::unordered_set<std::uint64_t> blocks;
-  for (const evaluate::Arrival& arrival : arrivals)
-    for (const std::uint64_t block : trace.blocks_of(trace.requests[arrival.request]))
-      blocks.insert(evaluate::block_in_copy(block, arrival.copy));
-  return blocks.size();
+  const BlockIds ids(trace);
+  BlockCache all(kUnlimitedBlocks, Duration::max());
+  std::vector<std::uint64_t> blocks;
+  for (const evaluate::Arrival& arrival : arrivals) {
+    ids.of(arrival, blocks);
+    all.insert(blocks, {});
+  }
+  return all.size();
 }
 
 // Names of all parts, or those of `only`.
@@ -221,15 +222,6 @@ Result<std::vector<std::string>> parts_of(const SuiteOptions& options) {
       return std::ranges::find(options.only, name) == options.only.end();
     });
   return all;
-}
-
-json::object print(const Report& r) {
-  return {{"policy", r.prefill_policy},
-          {"hit_rate", r.hit_rate()},
-          {"prefill_balance", r.prefill_quota.mean()},
-          {"served_in_time", r.served_share()},
-          {"ttft_p50_seconds", r.ttft.quantile(0.5)},
-          {"ttft_p99_seconds", r.ttft.quantile(0.99)}};
 }
 
 }  // namespace
@@ -270,6 +262,9 @@ Result<SuiteResult> run_balance_suite(const Profile& profile, const evaluate::Tr
   TRY_STATUS(routing::validate(profile));
   TRY(const auto parts, parts_of(options));
   SuiteResult result;
+  const LoadPlan sweep = shorter(options.plan);
+  result.seconds = routing::to_seconds(options.plan.duration - options.plan.warmup);
+  result.sweep_seconds = routing::to_seconds(sweep.duration - sweep.warmup);
   TRY(const Yardstick against, yardstick(profile, trace, options));
   result.bound_copies = against.bound_copies;
   result.benchmark = against.benchmark;
@@ -280,14 +275,18 @@ Result<SuiteResult> run_balance_suite(const Profile& profile, const evaluate::Tr
   result.bound_requests_per_second =
       static_cast<double>(load.requests.size()) /
       routing::to_seconds(options.plan.duration - options.plan.warmup);
-  const std::size_t distinct =
-      options.with_variants ? distinct_blocks_of(trace, arrivals) : std::size_t{0};
+  const bool small_caches = std::ranges::any_of(
+      parts, [](const std::string& name) { return name.starts_with("cache-"); });
+  const std::size_t distinct = small_caches ? distinct_blocks_of(trace, arrivals) : std::size_t{0};
 
-  // Every part writes its own result; which come first depends on `run_all` only.
+  // Every part writes its own result; which come first depends on `run_all` only. The default goes
+  // before them: searches of the others begin at what it came to.
+  std::vector<std::function<void()>> first_work;
   std::vector<std::function<void()>> work;
   std::vector<Status> outcomes(parts.size() + 1);
   result.policies.reserve(parts.size());
   result.variants.reserve(parts.size());
+  const PolicyResult* first = nullptr;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::string& name = parts[i];
     const auto* variant = std::ranges::find(kVariants, name, &Variant::name);
@@ -296,7 +295,8 @@ Result<SuiteResult> run_balance_suite(const Profile& profile, const evaluate::Tr
       PolicyResult& into = result.variants.emplace_back();
       into.policy = name;
       work.push_back([&, variant] {
-        outcome = measure_variant(profile, trace, options, *variant, distinct, against, into);
+        outcome =
+            measure_variant(profile, trace, options, *variant, distinct, against, first, into);
       });
     } else if (name == kAffinityScene) {
       result.affinity.emplace().copies = 0.7 * result.bound_copies;
@@ -312,11 +312,13 @@ Result<SuiteResult> run_balance_suite(const Profile& profile, const evaluate::Tr
     } else {
       PolicyResult& into = result.policies.emplace_back();
       into.policy = name;
-      work.push_back([&] { outcome = measure(profile, trace, options, against, into); });
+      (name == "default" ? first_work : work).push_back([&] {
+        outcome = measure(profile, trace, options, against, first, into);
+      });
     }
   }
   if (options.with_clairvoyant && options.only.empty())
-    work.push_back([&] {
+    first_work.push_back([&] {
       auto best =
           clairvoyant_load(profile, trace, options.plan, options.base.slo, result.bound_copies);
       if (best)
@@ -324,11 +326,17 @@ Result<SuiteResult> run_balance_suite(const Profile& profile, const evaluate::Tr
       else
         outcomes.back() = std::unexpected(std::move(best).error());
     });
-  if (options.run_all)
-    options.run_all(work);
-  else
-    for (const auto& piece : work)
+  const auto run_all = [&](const std::vector<std::function<void()>>& all) {
+    if (options.run_all) return options.run_all(all);
+    for (const auto& piece : all)
       piece();
+  };
+  run_all(first_work);
+  for (const Status& outcome : outcomes)
+    TRY_STATUS(Status(outcome));
+  if (!result.policies.empty() && result.policies.front().policy == "default")
+    first = result.policies.data();
+  run_all(work);
   for (Status& outcome : outcomes)
     TRY_STATUS(std::move(outcome));
 
@@ -337,56 +345,15 @@ Result<SuiteResult> run_balance_suite(const Profile& profile, const evaluate::Tr
   for (const auto* list : {&result.policies, &result.variants})
     for (const PolicyResult& part : *list) {
       digest.add(std::bit_cast<std::uint64_t>(part.copies));
-      digest.add(part.report.digest);
+      digest.add(part.figures.digest);
     }
   if (result.affinity)
-    for (const Report* report : {&result.affinity->balancer, &result.affinity->affinity,
-                                 &result.affinity->affinity_engine_caches})
-      digest.add(report->digest);
+    for (const RunFigures* run : {&result.affinity->balancer, &result.affinity->affinity,
+                                  &result.affinity->affinity_engine_caches})
+      digest.add(run->digest);
   if (result.long_prompt) digest.add(std::bit_cast<std::uint64_t>(result.long_prompt->p99_with));
   result.digest = digest.value();
   return result;
-}
-
-std::string to_json(const SuiteResult& r) {
-  json::array policies;
-  for (const PolicyResult& p : r.policies)
-    policies.push_back(print(p));
-  json::object object{
-      {"suite", "balance"},
-      {"bound", json::object{{"copies", r.bound_copies},
-                             {"requests_per_second", r.bound_requests_per_second},
-                             {"hit_rate", r.bound_hit_rate}}},
-      {"clairvoyant",
-       json::object{
-           {"copies", r.clairvoyant_copies},
-           {"efficiency", r.bound_copies > 0 ? r.clairvoyant_copies / r.bound_copies : 0}}},
-      {"offline_benchmark", json::object{{"copies", r.benchmark.copies},
-                                         {"prefill_copies", r.benchmark.prefill_copies},
-                                         {"decode_copies", r.benchmark.decode_copies}}},
-      {"default", r.policies.empty() || r.policies.front().policy != "default"
-                      ? json::object{}
-                      : print(r.policies.front())},
-      {"policies", policies},
-      {"digest", fmt::format("{:016x}", r.digest)}};
-  if (!r.variants.empty()) {
-    json::array variants;
-    for (const PolicyResult& p : r.variants)
-      variants.push_back(print(p));
-    object["variants"] = std::move(variants);
-  }
-  if (r.affinity)
-    object["affinity"] =
-        json::object{{"copies", r.affinity->copies},
-                     {"default", print(r.affinity->balancer)},
-                     {"prefix_affinity", print(r.affinity->affinity)},
-                     {"prefix_affinity_engine_caches", print(r.affinity->affinity_engine_caches)}};
-  if (r.long_prompt)
-    object["long_prompt"] =
-        json::object{{"short_ttft_p99_seconds", r.long_prompt->p99_with},
-                     {"short_ttft_p99_seconds_without", r.long_prompt->p99_without},
-                     {"ratio", r.long_prompt->ratio()}};
-  return json::serialize(object);
 }
 
 }  // namespace penstock::sim

@@ -8,9 +8,13 @@
 // stand two scenes: what affinity gains where any rank can use any prefix, and one long prompt
 // among short ones. The digest folds in the loads and the event digests of the last runs.
 //
-// Units: copies of the trace. Concurrency: parts are independent of each other; `run_all` decides
-// how many at a time, the result is the same. `plan.progress` and `done` are called from all of
-// them.
+// What it costs: a run that can't meet the level any more is stopped, and the default is measured
+// first, so that searches of the others begin near its result instead of at the bound, at one of
+// the very loads that a search from the bound tries. With `plan.memory` nothing is run twice.
+//
+// Units: copies of the trace. Concurrency: parts are independent of each other, but for those that
+// go first; `run_all` decides how many at a time, the result is the same. `plan.progress`,
+// `plan.memory` and `done` are called from all of them.
 #pragma once
 
 #include <functional>
@@ -45,21 +49,22 @@ struct PolicyResult {
   bool queue = false;      // with the queue in front
   double ahead_steps = 0;  // when there is one
   double copies = 0;
-  double copies_alone = 0;  // without the queue, on the shorter run; not of variants
+  double copies_swept = 0;  // at that setting, on the shorter run; not of variants
+  double copies_alone = 0;  // without the queue, likewise
   double bound_copies = 0;
   double efficiency = 0;
   double vs_offline_benchmark = 0;
   double requests_per_second = 0;
-  Report report;  // of the run at that load
+  RunFigures figures;  // of the run at that load
 };
 
 // One load, three ways: the default with the cluster's cache, prefix affinity with it, and prefix
 // affinity with a cache of its own in each engine.
 struct AffinityScene {
   double copies = 0;
-  Report balancer;
-  Report affinity;
-  Report affinity_engine_caches;
+  RunFigures balancer;
+  RunFigures affinity;
+  RunFigures affinity_engine_caches;
 };
 
 // A prompt of 256K tokens among short ones that keep prefill ranks busy for 70 % of their time: the
@@ -72,6 +77,8 @@ struct LongPromptScene {
 Result<LongPromptScene> long_prompt_scene(const routing::Profile& profile, std::uint64_t seed);
 
 struct SuiteResult {
+  double seconds = 0;  // measured; and of the sweep's runs
+  double sweep_seconds = 0;
   double bound_copies = 0;
   double bound_requests_per_second = 0;
   double bound_hit_rate = 0;

@@ -1,6 +1,8 @@
 #include "sim/suite.h"
 
 #include <boost/json.hpp>
+#include <iterator>
+#include <map>
 #include <string>
 
 #include "evaluate/generate.h"
@@ -57,7 +59,7 @@ TEST_CASE("the balance suite: nobody above the bound, the default first, one dig
     CAPTURE(p.policy);
     CHECK(p.efficiency > 0.1);
     CHECK(p.efficiency <= 1);
-    CHECK(p.report.meets_slo());
+    CHECK(p.figures.met);
   }
   const auto again = run_balance_suite(four_and_four(), trace, options);
   REQUIRE(again);
@@ -91,8 +93,8 @@ TEST_CASE("parts of the suite: in any order, at once, with one digest") {
   REQUIRE(result->affinity);
   const AffinityScene& scene = *result->affinity;
   // Any rank can use any prefix, so affinity gains nothing by keeping to some.
-  CHECK(scene.balancer.hit_rate() > scene.affinity.hit_rate() - 0.01);
-  CHECK(scene.balancer.prefill_quota.mean() <= scene.affinity.prefill_quota.mean());
+  CHECK(scene.balancer.hit_rate > scene.affinity.hit_rate - 0.01);
+  CHECK(scene.balancer.prefill_balance <= scene.affinity.prefill_balance);
   options.run_all = [](const std::vector<std::function<void()>>& work) {
     for (std::size_t i = work.size(); i-- > 0;)
       work[i]();
@@ -104,6 +106,76 @@ TEST_CASE("parts of the suite: in any order, at once, with one digest") {
   const auto unknown = run_balance_suite(four_and_four(), trace, options);
   REQUIRE(!unknown);
   CHECK(unknown.error().message.find("cache-10%, cache-25%") != std::string::npos);
+}
+
+TEST_CASE("the highest load: a hint changes how long it takes, not what is found") {
+  for (const double edge : {0.02, 3.0, 61.0, 88.7, 117.9, 126.0, 140.0}) {
+    std::size_t asked = 0;
+    const auto meets = [&](double at) -> Result<bool> {
+      ++asked;
+      return at <= edge;
+    };
+    const auto plain = highest_load(meets, 126.3, 0.01);
+    REQUIRE(plain);
+    CHECK(*plain <= edge);
+    CHECK(*plain * 1.01 >= edge);
+    const std::size_t without = asked;
+    for (const double hint : {0.001, 0.5, 60.0, 88.0, 118.0, 126.3, 500.0}) {
+      CAPTURE(edge);
+      CAPTURE(hint);
+      CHECK(*highest_load(meets, 126.3, 0.01, hint) == *plain);
+    }
+    asked = 0;
+    CHECK(*highest_load(meets, 126.3, 0.01, *plain) == *plain);
+    CHECK(asked <= without);
+    CHECK(asked <= 6);
+  }
+}
+
+TEST_CASE("an interrupted suite goes on with what it has run") {
+  const evaluate::Trace trace = workload("poisson", 5);
+  std::map<std::string, std::string> runs;
+  std::size_t made = 0;
+  SuiteOptions options;
+  options.plan = {.duration = std::chrono::seconds(20),
+                  .warmup = std::chrono::seconds(5),
+                  .seed = 1,
+                  .tolerance = 0.1};
+  options.with_variants = true;
+  options.only = {"default", "round-robin", "gateways-1", "cache-100%", "affinity"};
+  const auto plain = run_balance_suite(four_and_four(), trace, options);
+  REQUIRE(plain);
+  options.plan.memory = {.recall = [&](const std::string& key) -> std::optional<std::string> {
+                           const auto found = runs.find(key);
+                           return found == runs.end() ? std::nullopt : std::optional(found->second);
+                         },
+                         .keep =
+                             [&](const std::string& key, const std::string& value) {
+                               ++made;
+                               CHECK(runs.emplace(key, value).second);  // nothing twice
+                             }};
+  const auto whole = run_balance_suite(four_and_four(), trace, options);
+  REQUIRE(whole);
+  CHECK(to_json(*whole) == to_json(*plain));
+  const std::size_t all = made;
+  made = 0;
+  CHECK(to_json(*run_balance_suite(four_and_four(), trace, options)) == to_json(*plain));
+  CHECK(made == 0);
+  // As if it had been killed when it had half of them; one is not legible any more.
+  while (runs.size() > all / 2)
+    runs.erase(std::prev(runs.end()));
+  runs.begin()->second = "1 2 x";
+  const std::string broken = runs.begin()->first;
+  const std::string kept = runs.begin()->second;
+  options.plan.memory.keep = [&](const std::string& key, const std::string& value) {
+    ++made;
+    runs[key] = value;
+  };
+  CHECK(to_json(*run_balance_suite(four_and_four(), trace, options)) == to_json(*plain));
+  CHECK(made == all - all / 2 + 1);
+  CHECK(runs.at(broken) != kept);
+  // Variants that change nothing are the default's own runs.
+  CHECK(plain->variants[0].figures == plain->variants[1].figures);
 }
 
 TEST_CASE("a load without requests, and one that nothing can serve") {

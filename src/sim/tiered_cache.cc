@@ -1,6 +1,7 @@
 #include "sim/tiered_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace penstock::sim {
 namespace {
@@ -40,7 +41,7 @@ TierHit TieredCache::peek(std::size_t view, std::span<const std::uint64_t> block
 
 TierHit TieredCache::match(std::size_t view, std::span<const std::uint64_t> blocks, Instant now) {
   TierHit hit;
-  if (views_ == 1) {  // only the store
+  if (tiers_[0].blocks == 0 && tiers_[1].blocks == 0) {  // only the store
     if (const auto cache = cache_of(kStore, view))
       hit.blocks[kStore] = caches_[*cache].match(blocks, now);
     return hit;
@@ -56,11 +57,34 @@ void TieredCache::insert(std::size_t view, std::span<const std::uint64_t> blocks
     if (const auto cache = cache_of(tier, view)) caches_[*cache].insert(blocks, now);
 }
 
+std::size_t TieredCache::size(std::size_t tier) const {
+  std::size_t blocks = 0;
+  for (std::size_t view = 0; view < (tier == kStore ? 1 : views_); ++view)
+    if (const auto cache = cache_of(tier, view)) blocks += caches_[*cache].size();
+  return blocks;
+}
+
 void TieredCache::lose(std::size_t view) {
   if (const auto cache = cache_of(kHost, view))
     caches_[*cache] = BlockCache(
         tiers_[kHost].blocks >= kUnlimitedBlocks ? kUnlimitedBlocks : tiers_[kHost].blocks / views_,
         tiers_[kHost].ttl);
+}
+
+double load_seconds(const routing::Profile& profile, std::int64_t block_tokens,
+                    const TierHit& found, std::int64_t hit_tokens) {
+  double seconds = 0;
+  for (std::size_t tier = 0; tier < kCacheTiers.size(); ++tier) {
+    const std::int64_t tokens =
+        std::min(hit_tokens, static_cast<std::int64_t>(found.blocks[tier]) * block_tokens);
+    hit_tokens -= tokens;
+    const routing::FlowCoefficients& flow =
+        profile.costs.load[std::to_underlying(kCacheTiers[tier])];
+    if (tokens > 0 && flow.bytes_per_second > 0)
+      seconds += flow.latency +
+                 static_cast<double>(tokens * profile.kv_bytes_per_token) / flow.bytes_per_second;
+  }
+  return seconds;
 }
 
 }  // namespace penstock::sim

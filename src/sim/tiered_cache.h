@@ -10,12 +10,11 @@
 
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "core/routing/cost_model.h"
+#include "core/routing/profile.h"
 #include "sim/block_cache.h"
 
 namespace penstock::sim {
@@ -26,7 +25,6 @@ struct CacheTier {
   std::size_t blocks = 0;  // 0: there is none
   Duration ttl = std::chrono::hours(24 * 3);
 };
-inline constexpr std::size_t kUnlimitedBlocks = std::numeric_limits<std::uint32_t>::max();
 
 struct TierHit {
   std::array<std::size_t, kCacheTiers.size()> blocks{};  // by kCacheTiers
@@ -43,6 +41,7 @@ class TieredCache {
   TierHit peek(std::size_t view, std::span<const std::uint64_t> blocks, Instant now) const;
   TierHit match(std::size_t view, std::span<const std::uint64_t> blocks, Instant now);
   void insert(std::size_t view, std::span<const std::uint64_t> blocks, Instant now);
+  std::size_t size(std::size_t tier) const;  // blocks, of all engines together
   // Its host memory is gone; its disk is not.
   void lose(std::size_t view);
 
@@ -53,5 +52,9 @@ class TieredCache {
   std::size_t views_ = 1;
   std::vector<BlockCache> caches_;  // [tiers, views]; of the store one
 };
+
+// What reading so many tokens of it takes, each tier's part one after the other.
+double load_seconds(const routing::Profile& profile, std::int64_t block_tokens,
+                    const TierHit& found, std::int64_t hit_tokens);
 
 }  // namespace penstock::sim

@@ -13,7 +13,7 @@
 //
 // Errors: a payload that isn't MessagePack of that shape fails as a whole (something was lost);
 // an event that makes no sense, or of an unknown kind, is left out and counted.
-// Concurrency: pure. Source: docs/engines.md, KV events.
+// Concurrency: pure. Source: docs/kv-events.md.
 #pragma once
 
 #include <array>

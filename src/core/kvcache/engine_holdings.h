@@ -14,7 +14,7 @@
 // find no room, are not taken (counted), and so are their descendants: what is known begins at the
 // root. Units and shapes: 16 bytes a block at load 0.7..0.875.
 // Errors: none; events that make no sense are counted. Concurrency: one thread.
-// Source: docs/engines.md, KV events.
+// Source: docs/kv-events.md.
 #pragma once
 
 #include <array>

@@ -64,22 +64,24 @@ void EngineIndex::placed(SourceId id, std::span<const RoutingKey> keys) {
   Source& source = found->second;
   table_.sweep();
   if (source.feeds.empty()) begin_generation(source);
-  make_room(source);
   const std::uint32_t units = std::max(source.stride, kRoutingUnit) / kRoutingUnit;
+  make_room(source, keys.size() / units);
   for (std::size_t i = units; i <= keys.size(); i += units) {
     if (!table_.store(keys[i - 1], {source.feeds.front(), tier_bit(KvTier::kDevice)})) break;
   }
 }
 
-// Nearly full: the oldest placements go before their time.
-void EngineIndex::make_room(Source& source) {
-  constexpr int kSweepsAtOnce = 64;
-  if (table_.blocks() < blocks_max(bytes_max_) / 8 * 7) return;
+// Nearly full: the oldest placements go before their time, and are swept while half of the room
+// that is left fills.
+void EngineIndex::make_room(Source& source, std::size_t blocks) {
+  const std::size_t most = blocks_max(bytes_max_);
+  if (table_.blocks() < most / 8 * 7) return;
   if (!table_.has_to_sweep()) {
     begin_generation(source);
     if (source.feeds.size() > 2) drop_oldest(source);
   }
-  for (int i = 0; i < kSweepsAtOnce; ++i)
+  const std::size_t sweeps = HolderTable::kSweepsOfPass * blocks / (most / 16 + 1) + 1;
+  for (std::size_t i = 0; i < std::min(sweeps, HolderTable::kSweepsOfPass); ++i)
     table_.sweep();
 }
 

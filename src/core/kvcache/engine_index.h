@@ -15,7 +15,7 @@
 // not. Full (bytes_max): new blocks are not taken (counted), the oldest placements go first.
 // Units and shapes: tokens. Errors: none. Concurrency: const functions may run in several threads
 // at once, each with a Scratch of its own, while nothing else does.
-// Source: design.md sections 5 and 7; docs/engines.md.
+// Source: design.md sections 5 and 7; docs/kv-events.md.
 #pragma once
 
 #include <array>
@@ -110,7 +110,7 @@ class EngineIndex {
 
   void begin_generation(Source& source);
   void drop_oldest(Source& source);
-  void make_room(Source& source);
+  void make_room(Source& source, std::size_t blocks);
   void probe(RoutingKey key, Scratch& scratch) const;
   void match_stride(std::uint32_t stride, std::span<const RoutingKey> keys, Scratch& scratch) const;
   using Items = std::span<Scratch::Item>;

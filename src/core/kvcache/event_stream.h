@@ -11,7 +11,7 @@
 // Invariants: what is held at any time is what the engine held at the last message applied, or a
 // part of it (blocks stored before all that was heard of). A replay always ends: replay_failed() is
 // called when it takes too long. Errors: none. Concurrency: one thread.
-// Source: docs/engines.md, KV events.
+// Source: docs/kv-events.md.
 #pragma once
 
 #include <cstdint>

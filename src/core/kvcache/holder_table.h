@@ -45,6 +45,7 @@ class HolderTable {
   void remove(std::uint64_t tag, Holder holder);
   // Called now and then: cleans a small table of dropped feeds.
   void sweep();
+  static constexpr std::size_t kSweepsOfPass = 4096;  // after so many all are clean
   bool has_to_sweep() const { return !swept_feeds_.empty() || !dead_feeds_.empty(); }
 
   // Begins to fetch from memory what find() of the tag will look at.
@@ -84,6 +85,7 @@ class HolderTable {
 
   static constexpr unsigned kTagShift = 52;
   static constexpr std::size_t kTables = std::size_t{1} << (64 - kTagShift);
+  static_assert(kSweepsOfPass == kTables);
 
   std::size_t blocks_max_;
   std::size_t blocks_ = 0;

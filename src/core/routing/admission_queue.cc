@@ -26,6 +26,14 @@ std::size_t AdmissionQueue::tenant_size(TenantKey tenant) const {
   return at == by_tenant_.end() ? 0 : at->second;
 }
 
+std::size_t AdmissionQueue::late() const {
+  std::size_t late = 0;
+  for (const auto& [priority, band] : bands_)
+    for (const auto& [tenant, flow] : band.flows)
+      late += flow.order.late();
+  return late;
+}
+
 Result<std::optional<QueuedRequest>> AdmissionQueue::push(const QueuedRequest& request,
                                                           bool can_serve) {
   if (!can_serve)

@@ -76,6 +76,7 @@ class AdmissionQueue {
   bool remove(RequestId id);
 
   std::size_t size() const { return by_id_.size(); }
+  std::size_t late() const;  // of them, put off
   std::size_t tenant_size(TenantKey tenant) const;
 
  private:
