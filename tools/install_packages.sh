@@ -12,7 +12,7 @@ run_packages=(
   liburing-dev libsodium-dev libucx-dev libsqlite3-dev libcurl4-openssl-dev libzmq3-dev
 )
 test_packages=(
-  clang-format-19 clang-tidy-19 llvm-19 libopenblas0-pthread python3 python3-jsonschema openssl curl
+  clang-format-19 clang-tidy-19 llvm-19 libopenblas0-pthread python3 python3-jinja2 python3-jsonschema openssl curl
 )
 
 # The reference tokenizers and the client tests run in Node; any installation of it will do.

@@ -161,6 +161,13 @@ Status check_models(const Options& o) {
                     alias.value, did_you_mean(alias.value, names), fmt::join(names, ", ")),
         "aliases");
   }
+  for (const auto& chat_template : o.chat_templates) {
+    if (find_assignment(o.models, chat_template.name) != nullptr) continue;
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("a chat template is given for the unknown model \"{}\"", chat_template.name),
+        "chat_templates");
+  }
   return {};
 }
 

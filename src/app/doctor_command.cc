@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "app/api_client.h"
+#include "app/chat_encodings.h"
 #include "app/command_line.h"
 #include "app/commands.h"
 #include "app/console.h"
@@ -19,7 +20,6 @@
 #include "app/text_layout.h"
 #include "app/values.h"
 #include "base/sha256.h"
-#include "core/prompt/chat_encoding.h"
 #include "core/prompt/tokenizer.h"
 #include "engine/engine.h"
 #include "io/fetch/image_fetch.h"
@@ -178,13 +178,11 @@ std::vector<Check> check_port(const Options& o) {
            {}}};
 }
 
-Status check_tokenizer(const std::string& path) {
-  TRY(const auto text, read_file(path, Bytes(Tokenizer::kJsonBytesMax)));
-  TRY(const auto tokenizer, Tokenizer::from_json(text));
-  TRY_STATUS(prompt::detect_chat_encoding([&](std::string_view token) {
-    const auto id = tokenizer->token_id(token);
-    return id && tokenizer->is_added(*id);
-  }));
+Status check_tokenizer(const Options& o, const Assignment& model) {
+  TRY(const auto text, read_file(model.value + "/tokenizer.json", Bytes(Tokenizer::kJsonBytesMax)));
+  TRY(auto tokenizer, Tokenizer::from_json(text));
+  const Assignment* own = find_assignment(o.chat_templates, model.name);
+  TRY_STATUS(chat_encoding_of(model.value, own != nullptr ? own->value : "", std::move(tokenizer)));
   return {};
 }
 
@@ -200,8 +198,7 @@ Check check_model(const Options& o, const Assignment& model) {
       "the folder needs config.json, model.safetensors and tokenizer.json of a supported model";
   const auto opened = engine::Engine::open(options);
   if (!opened) return failed(name, opened.error(), advice);
-  if (auto status = check_tokenizer(model.value + "/tokenizer.json"); !status)
-    return failed(name, status.error(), advice);
+  if (auto status = check_tokenizer(o, model); !status) return failed(name, status.error(), advice);
   const auto& description = (*opened)->description();
   return {name,
           Level::kOk,

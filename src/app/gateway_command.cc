@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "app/chat_encodings.h"
 #include "app/commands.h"
 #include "app/entropy.h"
 #include "app/expert_planner.h"
@@ -28,22 +29,23 @@ constexpr Bytes kProfileMax{1 << 20};
 // For `penstock explain`; some kilobytes each with many ranks.
 constexpr std::size_t kPlacementsKept = 1024;
 
-Result<gateway::ServedModel> load_model(const Assignment& model) {
+Result<gateway::ServedModel> load_model(const Options& options, const Assignment& model) {
   const std::string path = model.value + "/tokenizer.json";
   const auto where = fmt::format("loading the tokenizer of the model '{}' ({})", model.name, path);
   auto text = read_file(path, Bytes(Tokenizer::kJsonBytesMax));
   if (!text) return std::unexpected(std::move(text).error().within(where));
   auto tokenizer = Tokenizer::from_json(*text);
   if (!tokenizer) return std::unexpected(std::move(tokenizer).error().within(where));
-  auto encoding = prompt::detect_chat_encoding([&](std::string_view token) {
-    const auto id = (*tokenizer)->token_id(token);
-    return id && (*tokenizer)->is_added(*id);
-  });
-  if (!encoding) return std::unexpected(std::move(encoding).error().within(where));
 
   gateway::ServedModel served;
   served.name = model.name;
   served.tokenizer = std::move(*tokenizer);
+  const Assignment* own = find_assignment(options.chat_templates, model.name);
+  auto encoding = chat_encoding_of(model.value, own != nullptr ? own->value : "", served.tokenizer);
+  if (!encoding) {
+    return std::unexpected(std::move(encoding).error().within(
+        fmt::format("the chat encoding of the model '{}'", model.name)));
+  }
   served.encoding = std::move(*encoding);
   struct stat file{};
   if (stat(path.c_str(), &file) == 0) served.created = file.st_mtime;
@@ -53,7 +55,7 @@ Result<gateway::ServedModel> load_model(const Assignment& model) {
 Result<gateway::ModelCatalog> load_catalog(const Options& options) {
   gateway::ModelCatalog catalog;
   for (const Assignment& model : options.models) {
-    TRY(auto served, load_model(model));
+    TRY(auto served, load_model(options, model));
     TRY_STATUS(catalog.add(std::move(served)));
   }
   for (const Assignment& alias : options.aliases) {

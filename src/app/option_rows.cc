@@ -72,6 +72,11 @@ constexpr std::array kTable = {
         "models/nano folder that comes with the program."},
     OptionInfo{"alias", "aliases", &O::aliases, kBoth, "ALIAS=NAME", "", 0, 0, "", kPlain,
                "Also serve model NAME as ALIAS; repeatable", ""},
+    OptionInfo{"chat-template", "chat_templates", &O::chat_templates, kBoth, "NAME=FILE", "", 0, 0,
+               "", kPath, "Write the prompts of model NAME with this Jinja template; repeatable",
+               "Without it a model uses the built-in encoding that its vocabulary fits, else the "
+               "template of its folder: chat_template.jinja, or chat_template in "
+               "tokenizer_config.json (docs/protocol/chat-encodings.md)."},
     OptionInfo{"pools", "pools", &O::pools, commands(kServe, kGateway, kDoctor, kConfig, kEval),
                "ROLE=N,...", "prefill=1,decode=1", 0, 0, "", kPlain,
                "Workers of this machine by role: prefill, decode, mixed",

@@ -45,10 +45,11 @@ struct Options {
   std::string data_dir;
 
   // What is served.
-  std::string engine;               // "embedded" or "scripted"
-  std::string script;               // file, of the scripted engine
-  std::vector<Assignment> models;   // name -> checkpoint folder
-  std::vector<Assignment> aliases;  // alias -> model name
+  std::string engine;                      // "embedded" or "scripted"
+  std::string script;                      // file, of the scripted engine
+  std::vector<Assignment> models;          // name -> checkpoint folder
+  std::vector<Assignment> aliases;         // alias -> model name
+  std::vector<Assignment> chat_templates;  // model name -> file
 
   // The gateway and its limits.
   std::uint32_t gateway_threads = 0;

@@ -131,6 +131,8 @@ TEST_CASE("what is wrong with a command line is said with the remedy") {
            Case{{"serve", "--model", m, "--alias", "gpt=nanno"},
                 "names the unknown model \"nanno\"; did you mean nano?"},
            Case{{"serve", "--model", m, "--alias", "nano=nano"}, "is also the name of a model"},
+           Case{{"serve", "--model", m, "--chat-template", "nanno=x.jinja"},
+                "a chat template is given for the unknown model"},
            Case{{"serve"}, "no model to serve"},
            Case{{"serve", "--model", m, "--host", "0.0.0.0"}, "refusing to listen on 0.0.0.0"},
            Case{{"serve", "--model", m, "--host", "::"}, "refusing to listen on ::"},

@@ -1,6 +1,9 @@
 #include "port/http.h"
 
 #include <algorithm>
+#include <span>
+
+#include "port/upstream.h"
 
 namespace penstock {
 namespace {
@@ -9,13 +12,21 @@ char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-}  // namespace
-
-std::string_view HttpRequest::header(std::string_view name) const {
+std::string_view find(std::span<const HttpHeader> headers, std::string_view name) {
   for (const HttpHeader& h : headers) {
     if (std::ranges::equal(h.name, name, {}, lower, lower)) return h.value;
   }
   return {};
+}
+
+}  // namespace
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  return find(headers, name);
+}
+
+std::string_view UpstreamHead::header(std::string_view name) const {
+  return find(headers, name);
 }
 
 }  // namespace penstock

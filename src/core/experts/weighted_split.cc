@@ -150,6 +150,68 @@ bool equal_may_reach(const Shape& shape, std::span<const double> loads, double m
   return true;
 }
 
+// The fewest slots, at this price of a tiny one, that a peak of `most` leaves an expert with such a
+// load: see paired_floor().
+double slots_beside(double load, double most, double least, double price) {
+  const double room = most - least;
+  double best = load <= most ? 1 + (load > room ? price : 0) : kInfinite;
+  for (double full = 0; full <= load / most + 1; ++full) {
+    for (double normal = 0; normal <= load / room + 1; ++normal) {
+      const double rest = load - full * most - normal * room;
+      const double tiny = rest <= 0 ? 0 : std::ceil(rest / least - 1e-9);
+      const double slots = full + normal + tiny;
+      // A lone slot is no copy; another one costs least when it is tiny.
+      best = std::min(best, slots + full * price - tiny * price + (slots < 2 ? 1 - price : 0));
+    }
+  }
+  return best;
+}
+
+// Two slots per GPU: what a neighbour takes is lost. A slot that carries more than `most` less the
+// least load has a neighbour that carries less than any whole expert: a copy with a tiny share. So
+// there have to be as many tiny slots as there are such full ones, heavy single experts among them.
+// With a price on that (any price from 0 to 1 gives a floor) each expert's fewest slots can be had
+// by itself; where they add up to more than there are, the peak is out of reach.
+double paired_floor(const Shape& shape, std::span<const double> loads, double low) {
+  const double least = std::ranges::min(loads);
+  double high = std::ranges::max(loads) * 2;
+  if (shape.slots_per_gpu != 2 || least <= 0 || low <= 2 * least) return low;
+  const auto out_of_reach = [&](double most) {
+    for (int tenths = 0; tenths <= 10; ++tenths) {
+      double slots = 0;
+      for (const double load : loads)
+        slots += slots_beside(load, most, least, tenths / 10.0);
+      if (slots > static_cast<double>(shape.slots()) + 1e-6) return true;
+    }
+    return false;
+  };
+  if (!out_of_reach(low)) return low;
+  for (int i = 0; i < kBisections; ++i) {
+    const double middle = (low + high) / 2;
+    (out_of_reach(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+// Every expert needs so many copies that none is above the peak.
+double counted_floor(const Shape& shape, std::span<const double> loads) {
+  const auto slots = static_cast<double>(shape.slots());
+  double low = mean_load(shape, loads);
+  double high = std::max(low, std::ranges::max(loads));
+  const auto fits = [&](double most) {
+    double copies = 0;
+    for (const double load : loads)
+      copies += copies_needed(load, most);
+    return copies <= slots;
+  };
+  if (high <= 0 || fits(low)) return low;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    (fits(middle) ? high : low) = middle;
+  }
+  return low;
+}
+
 }  // namespace
 
 WeightedSplit split(const Shape& shape, const Placement& placement, std::span<const double> loads) {
@@ -210,7 +272,7 @@ Result<WeightedPlan> plan_weighted(const Shape& shape, std::span<const double> l
   offer(std::move(equal));
   if (shape.hierarchical()) return best;  // the ladder below knows no nodes
 
-  const double floor = weighted_floor(shape, loads);
+  const double floor = counted_floor(shape, loads);
   if (shape.slots_per_gpu == 2)
     if (auto paired = best_pairing(shape, loads, floor, least)) offer(std::move(*paired));
   Packer packer(shape.gpus, shape.slots_per_gpu, expert_risks(layer, 0));
@@ -240,21 +302,7 @@ Result<WeightedPlan> plan_weighted(const Shape& shape, std::span<const double> l
 }
 
 double weighted_floor(const Shape& shape, std::span<const double> loads) {
-  const auto slots = static_cast<double>(shape.slots());
-  double low = mean_load(shape, loads);
-  double high = std::max(low, std::ranges::max(loads));
-  const auto fits = [&](double most) {
-    double copies = 0;
-    for (const double load : loads)
-      copies += copies_needed(load, most);
-    return copies <= slots;
-  };
-  if (high <= 0 || fits(low)) return low;
-  for (int i = 0; i < 60; ++i) {
-    const double middle = (low + high) / 2;
-    (fits(middle) ? high : low) = middle;
-  }
-  return low;
+  return paired_floor(shape, loads, counted_floor(shape, loads));
 }
 
 double equal_floor(const Shape& shape, std::span<const double> loads) {

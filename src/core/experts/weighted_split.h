@@ -7,9 +7,12 @@
 // a target peak needs, for a ladder of targets.
 //
 // The floors hold for every placement. Weighted: every expert needs at least load/T copies, and
-// there are only so many slots. Equal: for each threshold h < T/2, a copy above T - h needs all its
-// neighbours at most h, so copies that light must be numerous enough; the best trade of copies for
-// that is a small knapsack over experts. (For two slots per GPU this is nearly exact.)
+// there are only so many slots; with two slots per GPU also: a slot above T less the least load has
+// a neighbour that carries less than any whole expert does, so copies that carry next to nothing
+// must be as numerous as those slots (a Lagrange bound over experts). Equal: for each threshold h <
+// T/2, a copy above T - h needs all its neighbours at most h, so copies that light must be numerous
+// enough; the best trade of copies for that is a small knapsack over experts. (For two slots per
+// GPU this is nearly exact.)
 //
 // Units: loads as in placement.h; a floor is a load of the worst GPU. Errors: as check_loads().
 // Concurrency: pure.

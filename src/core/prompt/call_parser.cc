@@ -86,6 +86,11 @@ bool CallParser::has_bare_call(std::string_view rest) const {
   return markup_.bare && rest.starts_with('{');
 }
 
+// Behind a call, where another may follow without a mark.
+bool CallParser::has_next_call(std::string_view rest) const {
+  return has_bare_call(rest) || (in_list_ && rest.starts_with('{'));
+}
+
 bool CallParser::start(MoreText more) {
   const std::size_t at = buffer_.find_first_not_of(kSpace);
   if (at == std::string::npos) {
@@ -149,6 +154,10 @@ bool CallParser::call(MoreText more, std::vector<OutputEvent>& events) {
   std::size_t at = 0;
   if (!call_) {
     at = std::min(buffer_.find_first_not_of(kSpace), buffer_.size());
+    if (markup_.list && !in_list_ && at < buffer_.size() && buffer_[at] == '[') {
+      in_list_ = true;
+      at = std::min(buffer_.find_first_not_of(kSpace, at + 1), buffer_.size());
+    }
     mark_.append(buffer_, 0, at);
     if (at < buffer_.size()) call_.emplace(markup_.bare ? &markup_.names : nullptr);
   }
@@ -180,6 +189,7 @@ bool CallParser::not_a_call(std::size_t taken, std::vector<OutputEvent>& events)
     stage_ = Stage::kAfterCall;
     return true;
   }
+  in_list_ = false;
   // Only the mark is certainly text: what follows it may hold another.
   if (mark_.find_first_not_of(kSpace) == std::string::npos) {
     mark_.append(buffer_, 0, 1);
@@ -193,13 +203,13 @@ bool CallParser::not_a_call(std::size_t taken, std::vector<OutputEvent>& events)
 
 // White space between calls is layout; a separator is one only if a call follows.
 bool CallParser::after_call(MoreText more) {
-  const std::string_view separators = markup_.bare ? " \t\r\n;" : kSpace;
+  const std::string_view separators = markup_.bare ? " \t\r\n;" : in_list_ ? " \t\r\n," : kSpace;
   const std::size_t at = std::min(buffer_.find_first_not_of(separators), buffer_.size());
   const std::string_view rest = std::string_view(buffer_).substr(at);
   if (rest.empty() && more == MoreText::kMayFollow) return false;
   const Begins closes = begins(rest, markup_.call_close, more);
   if (closes == Begins::kPerhaps) return false;
-  if (closes == Begins::kNo && has_bare_call(rest)) {
+  if (closes == Begins::kNo && has_next_call(rest)) {
     std::string mark = buffer_.substr(0, at);
     buffer_.erase(0, at);
     enter_call(std::move(mark), Stage::kContent);
@@ -207,6 +217,7 @@ bool CallParser::after_call(MoreText more) {
   }
   const std::size_t space = std::min(buffer_.find_first_not_of(kSpace), buffer_.size());
   buffer_.erase(0, closes == Begins::kYes ? at + markup_.call_close.size() : space);
+  in_list_ = false;
   enter(Stage::kContent, Newlines::kLayout);
   return true;
 }

@@ -29,6 +29,8 @@ struct CallMarkup {
   std::string call_close;
   // Calls may also begin the answer without a mark, if they name one of `names`.
   bool bare = false;
+  // Behind call_open stands a JSON array of calls, or one call.
+  bool list = false;
   std::vector<std::string> names;
 };
 
@@ -60,6 +62,7 @@ class CallParser : public OutputParser {
   void enter(Stage stage, Newlines leading);
   void enter_call(std::string mark, Stage from);
   bool has_bare_call(std::string_view rest) const;
+  bool has_next_call(std::string_view rest) const;
 
   CallMarkup markup_;
   Stage stage_;
@@ -71,6 +74,7 @@ class CallParser : public OutputParser {
   std::vector<std::string> reasoning_markers_;
   std::string buffer_;
   std::string mark_;  // layout and mark before the call that is being read
+  bool in_list_ = false;
   std::optional<JsonCall> call_;
   std::string_view stop_string_;  // in content_markers_
 };

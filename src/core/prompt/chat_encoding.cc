@@ -5,6 +5,7 @@
 
 #include "core/prompt/deepseek_encoding.h"
 #include "core/prompt/deepseek_tokens.h"
+#include "core/prompt/harmony_encoding.h"
 #include "core/prompt/llama_encoding.h"
 #include "core/prompt/qwen_encoding.h"
 
@@ -37,6 +38,7 @@ constexpr Family kFamilies[] = {
     {"qwen3", is_qwen3, make_qwen3},
     {"llama3_1", is_llama3_1, make_llama3_1},
     {"llama3", is_llama3, make_llama3},
+    {"gpt_oss", is_harmony, make_harmony},
 };
 
 std::string family_names() {

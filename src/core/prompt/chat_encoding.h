@@ -34,6 +34,8 @@ class ChatEncoding {
   virtual std::string_view reasoning_end() const { return "</think>"; }
   // The special token that begins whatever the model reads, a bare text too; empty without one.
   virtual std::string_view text_begin() const { return {}; }
+  // Whether make_parser()'s parsers read special tokens, by their spelling.
+  virtual bool reads_special_tokens() const { return false; }
   virtual Result<std::vector<PromptSpan>> render(const Conversation& conversation) const = 0;
   // A parser for one answer to `conversation`; stop strings apply to visible text only.
   virtual std::unique_ptr<OutputParser> make_parser(const Conversation& conversation,

@@ -74,10 +74,12 @@ class DeepSeekV3 : public ChatEncoding {
     }
     SpanWriter out;
     out.special(kBos);
+    bool first_system = true;  // all of them stand at the start, a blank line between
     for (const Message& message : conversation.messages) {
-      if (message.role == Role::kSystem || message.role == Role::kDeveloper) {
-        out.plain(message.text);
-      }
+      if (message.role != Role::kSystem && message.role != Role::kDeveloper) continue;
+      if (!first_system) out.plain("\n\n");
+      out.plain(message.text);
+      first_system = false;
     }
     for (std::size_t i = 0; i < conversation.messages.size(); ++i) {
       const Message& message = conversation.messages[i];

@@ -24,6 +24,14 @@ const std::vector<std::string> kNone = {};
 
 constexpr std::size_t kValueDepthMax = 128;
 
+bool is_json(std::string_view text) {
+  boost::json::error_code error;
+  boost::json::parse_options options;
+  options.max_depth = kValueDepthMax;
+  boost::json::parse(text, error, {}, options);
+  return !error;
+}
+
 }  // namespace
 
 DeepSeekParser::DeepSeekParser(bool starts_in_reasoning, ToolMarkup tools,
@@ -47,6 +55,10 @@ void DeepSeekParser::feed(std::string_view text, std::vector<OutputEvent>& event
 
 void DeepSeekParser::finish(std::vector<OutputEvent>& events) {
   run(MoreText::kEnded, events);
+  while (stage_ == Stage::kJsonValue && ends_at_closed_tag()) {
+    end_at_closed_tag(events);
+    run(MoreText::kEnded, events);
+  }
   switch (stage_) {
     case Stage::kStringValue:
     case Stage::kJsonValue:
@@ -76,6 +88,7 @@ void DeepSeekParser::run(MoreText more, std::vector<OutputEvent>& events) {
 
 // Consumes up to one marker; false when nothing more is certain.
 bool DeepSeekParser::run_once(MoreText more, std::vector<OutputEvent>& events) {
+  if (stage_ == Stage::kJsonValue) return json_value(more, events);
   const bool text_stage = stage_ == Stage::kReasoning || stage_ == Stage::kContent;
   if (text_stage && skip_newline_) {
     if (buffer_.empty()) return false;
@@ -143,9 +156,6 @@ void DeepSeekParser::unmatched(std::string_view text, std::vector<OutputEvent>& 
       emit(Kind::kToolArguments, escaped, events);
       break;
     }
-    case Stage::kJsonValue:
-      value_ += text;
-      break;
     default:
       break;  // layout between tags
   }
@@ -194,13 +204,59 @@ void DeepSeekParser::matched(std::size_t marker, std::vector<OutputEvent>& event
       enter(marker == 0 ? Stage::kStringValue : Stage::kJsonValue);
       break;
     case Stage::kStringValue:
-    case Stage::kJsonValue:
       end_value(events);
       enter(Stage::kArguments);
       break;
+    case Stage::kJsonValue:  // json_value()
     case Stage::kFinished:
       break;
   }
+}
+
+// The same as run_once() for a value that is held back.
+bool DeepSeekParser::json_value(MoreText more, std::vector<OutputEvent>& events) {
+  const MarkerHit hit = scan(buffer_, kValueMarkers, more);
+  for (std::size_t i = 0; i < hit.safe; ++i) {
+    if (follow_string(buffer_[i])) continue;
+    value_.append(buffer_, 0, i);
+    buffer_.erase(0, i);
+    end_at_closed_tag(events);
+    return true;
+  }
+  value_.append(buffer_, 0, hit.safe);
+  buffer_.erase(0, hit.safe + hit.length);
+  if (hit.marker == kNoMarker) return false;
+  if (in_string_ || ends_at_closed_tag()) {
+    if (closed_at_ == kNoMarker) closed_at_ = value_.size();
+    value_ += kClose;
+    escaped_ = false;
+    if (!in_string_) end_at_closed_tag(events);
+    return true;
+  }
+  end_value(events);
+  enter(Stage::kArguments);
+  return true;
+}
+
+// Takes a byte of the value; false when it can't stand in the string that it is in, and that string
+// has met a closing tag.
+bool DeepSeekParser::follow_string(char c) {
+  if (in_string_ && closed_at_ != kNoMarker && static_cast<unsigned char>(c) < 0x20) return false;
+  if (c == '"' && !escaped_) in_string_ = !in_string_;
+  escaped_ = in_string_ && c == '\\' && !escaped_;
+  return true;
+}
+
+bool DeepSeekParser::ends_at_closed_tag() const {
+  return closed_at_ != kNoMarker && !is_json(value_);
+}
+
+// What was taken for a string has been the text behind the value.
+void DeepSeekParser::end_at_closed_tag(std::vector<OutputEvent>& events) {
+  buffer_.insert(0, value_, closed_at_ + kClose.size());
+  value_.resize(closed_at_);
+  end_value(events);
+  enter(Stage::kArguments);
 }
 
 void DeepSeekParser::enter(Stage stage) {
@@ -213,18 +269,18 @@ void DeepSeekParser::end_value(std::vector<OutputEvent>& events) {
     emit(Kind::kToolArguments, "\"", events);
     return;
   }
-  boost::json::error_code error;
-  boost::json::parse_options options;
-  options.max_depth = kValueDepthMax;
-  boost::json::parse(value_, error, {}, options);
   std::string text;
-  if (error) {
+  const bool json = is_json(value_);
+  if (!json) {
     text += '"';
     append_json_escaped(value_, text);
     text += '"';
   }
-  emit(Kind::kToolArguments, error ? text : value_, events);
+  emit(Kind::kToolArguments, json ? value_ : text, events);
   value_.clear();
+  in_string_ = false;
+  escaped_ = false;
+  closed_at_ = kNoMarker;
 }
 
 void DeepSeekParser::close_call(std::vector<OutputEvent>& events) {

@@ -4,7 +4,8 @@
 // One reader serves the versions because it keys on the inner words of the tags, not on the spaces
 // inside them. Stages: reasoning -> content -> tool block -> name -> arguments -> parameter name ->
 // type -> value. String parameters are JSON-escaped on the way; others are held back until they are
-// whole, and pass if they are JSON, else as a string.
+// whole, and pass if they are JSON, else as a string. They go on over a closing tag inside a JSON
+// string; where that string never becomes JSON, they end at the tag after all.
 //
 // Invariants and concurrency: as OutputParser. Source: docs/protocol/chat-encodings.md.
 #pragma once
@@ -51,6 +52,10 @@ class DeepSeekParser : public OutputParser {
   const std::vector<std::string>& markers() const;
   void unmatched(std::string_view text, std::vector<OutputEvent>& events);
   void matched(std::size_t marker, std::vector<OutputEvent>& events);
+  bool json_value(MoreText more, std::vector<OutputEvent>& events);
+  bool follow_string(char c);
+  bool ends_at_closed_tag() const;
+  void end_at_closed_tag(std::vector<OutputEvent>& events);
   void end_value(std::vector<OutputEvent>& events);
   void close_call(std::vector<OutputEvent>& events);
   static void emit(OutputEvent::Kind kind, std::string_view text, std::vector<OutputEvent>& events);
@@ -65,7 +70,12 @@ class DeepSeekParser : public OutputParser {
   std::string buffer_;
   std::string_view stop_string_;  // in content_markers_
   std::string name_;
-  std::string value_;  // of the parameter that is not a string, so far
+  // Of the parameter that is not a string, so far: its text, where it stands in a JSON string, and
+  // the first closing tag that was met in one.
+  std::string value_;
+  bool in_string_ = false;
+  bool escaped_ = false;
+  std::size_t closed_at_ = kNoMarker;
 };
 
 }  // namespace penstock::prompt

@@ -23,6 +23,10 @@ const std::string kCall =
     "<｜DSML｜parameter name=\"days\" string=\"false\">[1, 2]</｜DSML｜parameter>\n"
     "</｜DSML｜invoke>\n<｜DSML｜invoke name=\"now\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
 
+const std::string kBegin =
+    "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"n\" "
+    "string=\"false\">";
+
 const std::vector<Case> kCases = {
     {"plain text keeps every byte",
      false,
@@ -80,6 +84,34 @@ const std::vector<Case> kCases = {
      "string=\"false\">so \"x\"</｜DSML｜parameter>\n<｜DSML｜parameter name=\"m\" "
      "string=\"false\">[1, 2",
      "call f\narguments {\"n\": \"so \\\"x\\\"\", \"m\": \"[1, 2\"}\nend\n"},
+    {"a JSON value goes on over a closing tag in its strings",
+     false,
+     ToolMarkup::kParse,
+     {},
+     kBegin +
+         "[\"</｜DSML｜parameter>\\\"</｜DSML｜\", 1]</｜DSML｜parameter>\n</｜DSML｜invoke>\n" +
+         "</｜DSML｜tool_calls>",
+     "call f\narguments {\"n\": [\"</｜DSML｜parameter>\\\"</｜DSML｜\", 1]}\nend\n"},
+    {"a string that is never closed ends with its tag",
+     false,
+     ToolMarkup::kParse,
+     {},
+     kBegin + "5\" pipe</｜DSML｜parameter>\n<｜DSML｜parameter name=\"m\" string=\"false\">2" +
+         "</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+     "call f\narguments {\"n\": \"5\\\" pipe\", \"m\": 2}\nend\n"},
+    {"and so it does where the tags follow one another",
+     false,
+     ToolMarkup::kParse,
+     {},
+     kBegin + "\"a</｜DSML｜parameter><｜DSML｜parameter name=\"m\" string=\"false\">2" +
+         "</｜DSML｜parameter></｜DSML｜invoke><｜DSML｜invoke name=\"g\"></｜DSML｜invoke>",
+     "call f\narguments {\"n\": \"\\\"a\", \"m\": 2}\nend\ncall g\narguments {}\nend\n"},
+    {"cut short in such a string",
+     false,
+     ToolMarkup::kParse,
+     {},
+     kBegin + "[\"</｜DSML｜parameter>",
+     "call f\narguments {\"n\": \"[\\\"\"}\nend\n"},
     {"stop strings match over pieces",
      false,
      ToolMarkup::kParse,

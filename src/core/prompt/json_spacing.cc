@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <cstdint>
 #include <optional>
+#include "base/json_run.h"
 #include "core/prompt/unicode_utf8.h"
 
 namespace penstock::prompt {
@@ -78,6 +79,10 @@ class Rewriter {
   bool string() {
     out_ += '"';
     for (++at_; at_ < in_.size(); ++at_) {
+      const std::size_t end = json_run_end(in_, at_);
+      out_.append(in_, at_, end - at_);
+      at_ = end;
+      if (at_ == in_.size()) return false;
       const char c = in_[at_];
       if (c == '"') {
         out_ += '"';

@@ -45,7 +45,7 @@ void check_calls(const std::vector<OutputEvent>& events) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  constexpr std::string_view kNames[] = {"qwen3", "deepseek_v4", "llama3_1"};
+  constexpr std::string_view kNames[] = {"qwen3", "deepseek_v4", "llama3_1", "gpt_oss"};
   if (size < 2) return 0;
   const std::uint8_t choice = data[0];
   const auto encoding = *make_chat_encoding(kNames[choice % std::size(kNames)]);

@@ -172,6 +172,10 @@ void PreTokenizer::finish() {
       is(1, ScannerKind::kDeepseekCjk) && is(2, ScannerKind::kDeepseekText)) {
     stages_.erase(stages_.begin(), stages_.begin() + 2);
     stages_.front().scanner = ScannerKind::kDeepseekAll;
+  } else if (stages_.size() >= 2 && is(0, ScannerKind::kNumberEach) &&
+             is(1, ScannerKind::kDeepseekCoder)) {
+    stages_.erase(stages_.begin());
+    stages_.front().scanner = ScannerKind::kNumberedCoder;
   }
 }
 

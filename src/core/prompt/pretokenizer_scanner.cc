@@ -124,8 +124,9 @@ const char* contraction(const char* p, const char* end) {
 
 enum class Words : std::uint8_t { kAnyPrefix, kSpacePrefix };
 
-// The family of Llama-3 and Qwen: contractions, words, numbers, signs, white space.
-template <Words words, int kDigits>
+// The family of Llama-3 and Qwen: contractions, words, numbers, signs, white space. `kStops` as for
+// white_space().
+template <Words words, int kDigits, ClassBits kStops = 0>
 void scan_cl100k(std::string_view text, PieceSink sink) {
   const Cursor cursor(text, classes());
   const char* p = text.data();
@@ -155,7 +156,7 @@ void scan_cl100k(std::string_view text, PieceSink sink) {
                  (*p == ' ' && next.size != 0 && (next.bits & (kSpace | kNumber)) == 0)) {
         p = cursor.skip_newlines(cursor.skip_none(behind, kSpace | kLetter | kNumber));
       } else {
-        p = white_space<Newlines::kOwnPiece>(cursor, p, 0);
+        p = white_space<Newlines::kOwnPiece>(cursor, p, kStops);
       }
     }
     sink(between(begin, p));
@@ -315,6 +316,8 @@ void scan(ScannerKind kind, std::string_view text, PieceSink sink) {
       return scan_cl100k<Words::kAnyPrefix, 1>(text, sink);
     case ScannerKind::kDeepseekCoder:
       return scan_cl100k<Words::kSpacePrefix, 1>(text, sink);
+    case ScannerKind::kNumberedCoder:
+      return scan_cl100k<Words::kSpacePrefix, 1, kNumber>(text, sink);
     case ScannerKind::kGpt2:
       return scan_gpt2(text, sink);
   }

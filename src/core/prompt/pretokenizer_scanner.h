@@ -28,7 +28,8 @@ enum class ScannerKind : std::uint8_t {
   kDeepseekAll,    // its three patterns at once
   kLlama3,
   kQwen,
-  kDeepseekCoder,  // Qwen's with " ?\p{L}+" for words; also our own models'
+  kDeepseekCoder,  // Qwen's with " ?\p{L}+" for words
+  kNumberedCoder,  // kNumberEach and then that, at once: our own models
   kGpt2,           // the one built into ByteLevel
 };
 
@@ -37,7 +38,7 @@ extern const std::string_view kGpt2Pattern;
 
 // Returns the scanner for an isolating split by this pattern, if there is one.
 std::optional<ScannerKind> known_scanner(std::string_view pattern);
-// Returns the text of the pattern, for tests; empty for kDeepseekAll.
+// Returns the text of the pattern, for tests; empty for those of several patterns.
 std::string_view pattern_of(ScannerKind kind);
 
 // Cuts the text and hands every piece to the sink.

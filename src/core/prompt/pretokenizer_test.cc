@@ -73,20 +73,23 @@ TEST_CASE("pre-tokenizer: scanners cut as PCRE2 does with the same pattern") {
   }
 }
 
-TEST_CASE("pre-tokenizer: DeepSeek's three splits at once cut as one after the other") {
+TEST_CASE("pre-tokenizer: splits that are made at once cut as one after the other") {
   Rng rng(8);
-  PreTokenizer fast;
-  PreTokenizer slow(PreTokenizer::Engine::kRegexOnly);
-  for (PreTokenizer* pre_tokenizer : {&fast, &slow}) {
-    for (const ScannerKind kind :
-         {ScannerKind::kNumberTriples, ScannerKind::kDeepseekCjk, ScannerKind::kDeepseekText}) {
-      REQUIRE(pre_tokenizer->add_split({std::string(pattern_of(kind))}));
+  const std::vector<ScannerKind> families[] = {
+      {ScannerKind::kNumberTriples, ScannerKind::kDeepseekCjk, ScannerKind::kDeepseekText},
+      {ScannerKind::kNumberEach, ScannerKind::kDeepseekCoder}};
+  for (const auto& family : families) {
+    PreTokenizer fast;
+    PreTokenizer slow(PreTokenizer::Engine::kRegexOnly);
+    for (PreTokenizer* pre_tokenizer : {&fast, &slow}) {
+      for (const ScannerKind kind : family)
+        REQUIRE(pre_tokenizer->add_split({std::string(pattern_of(kind))}));
+      pre_tokenizer->finish();
     }
-    pre_tokenizer->finish();
-  }
-  for (int round = 0; round < 20000; ++round) {
-    const std::string text = random_text(rng);
-    REQUIRE(joined(pieces_of(fast, text)) == joined(pieces_of(slow, text)));
+    for (int round = 0; round < 20000; ++round) {
+      const std::string text = random_text(rng);
+      REQUIRE(joined(pieces_of(fast, text)) == joined(pieces_of(slow, text)));
+    }
   }
 }
 

@@ -70,6 +70,15 @@ TEST_CASE("prompts of Llama 3 and 3.1") {
 TEST_CASE("answers of Llama 3.1") {
   run_answers("llama3_1");
 }
+TEST_CASE("prompts of gpt-oss") {
+  run_prompts("gpt_oss");
+}
+TEST_CASE("answers of gpt-oss") {
+  run_answers("gpt_oss");
+}
+TEST_CASE("prompts of DeepSeek V3") {
+  run_prompts("deepseek_v3");
+}
 TEST_CASE("prompts of DeepSeek V4.1") {
   run_prompts("deepseek_v4_1");
 }
@@ -95,6 +104,8 @@ TEST_CASE("the family follows from the vocabulary") {
   CHECK(detected(llama) == "llama3");
   llama.insert({"<|python_tag|>", "<|eom_id|>"});
   CHECK(detected(llama) == "llama3_1");
+  CHECK(detected({"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>",
+                  "<|return|>", "<|call|>"}) == "gpt_oss");
   CHECK(!make_chat_encoding("nonsense"));
 }
 

@@ -140,14 +140,14 @@ Status Tokenizer::encode(std::span<const PromptSpan> spans, SpanCache* cache,
       return {};
     }
     if (cache == nullptr || !cache->wants(span.text.size())) return encode(span.text, out);
-    const Hash128 key = cache->key(state_->fingerprint, span.text);
-    if (const TokenIds ids = cache->find(key, span.text.size())) {
+    const SpanCache::Span place = cache->place(state_->fingerprint, span.text);
+    if (const TokenIds ids = cache->find(place)) {
       out.insert(out.end(), ids->begin(), ids->end());
       return {};
     }
     const std::size_t begin = out.size();
     TRY_STATUS(encode(span.text, out));
-    cache->insert(key, span.text.size(), std::span(out).subspan(begin));
+    cache->insert(place, std::span(out).subspan(begin));
     return {};
   };
   for (const PromptSpan& span : spans) {
@@ -176,6 +176,20 @@ Status Tokenizer::encode_with_added_tokens(std::string_view text, std::vector<To
   state_->raw.find(text, on_raw_text, on_token);
   if (!status) out.resize(before);
   return status;
+}
+
+std::vector<PromptSpan> Tokenizer::split_added(std::string_view text) const {
+  std::vector<PromptSpan> spans;
+  const auto on_token = [&](TokenId id) {
+    spans.push_back({SpanKind::kSpecial, std::string(token_bytes(id))});
+  };
+  const auto on_text = [&](std::string_view part) {
+    spans.push_back({SpanKind::kPlain, std::string(part)});
+  };
+  state_->raw.find(
+      text, [&](std::string_view part) { state_->normalized.find(part, on_text, on_token); },
+      on_token);
+  return spans;
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, Special special) const {

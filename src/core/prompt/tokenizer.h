@@ -67,6 +67,10 @@ class Tokenizer {
   [[nodiscard]] Status encode_with_added_tokens(std::string_view text,
                                                 std::vector<TokenId>& out) const;
 
+  // Cuts trusted text, as of a chat template, into spans: the added tokens in it, and what stands
+  // between. White space that a token strips is gone. Never for what people write.
+  std::vector<PromptSpan> split_added(std::string_view text) const;
+
   enum class Special : std::uint8_t { kSkip, kKeep };
   // Returns the text of ids; ill-formed UTF-8 becomes U+FFFD, one per maximal subpart; ids outside
   // the vocabulary stand for nothing. See detokenizer.h for the incremental form.

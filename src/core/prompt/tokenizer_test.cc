@@ -352,7 +352,7 @@ TEST_CASE("tokenizer: many threads may encode at once") {
 TEST_CASE("span cache: the same ids, bounded memory, least recently used goes first") {
   const auto tokenizer = load(SmallFile().text());
   SpanCache cache(std::array<std::uint8_t, 32>{1, 2, 3},
-                  {.bytes_max = 8000, .span_bytes_min = 100, .long_bytes_min = 100});
+                  {.bytes_max = 9100, .span_bytes_min = 100, .long_bytes_min = 100});
   const auto encode = [&](char c, std::size_t size) {
     const std::vector<PromptSpan> spans = {{SpanKind::kPlain, std::string(size, c)}};
     std::vector<TokenId> ids;
@@ -360,7 +360,7 @@ TEST_CASE("span cache: the same ids, bounded memory, least recently used goes fi
     std::vector<TokenId> uncached;
     REQUIRE(tokenizer->encode(spans, nullptr, uncached));
     CHECK(ids == uncached);
-    CHECK(cache.bytes() <= 8000);
+    CHECK(cache.bytes() <= 9100);
   };
   encode('a', 99);
   CHECK(cache.size() == 0);
@@ -370,7 +370,7 @@ TEST_CASE("span cache: the same ids, bounded memory, least recently used goes fi
   CHECK(cache.counters().hits == 1);
   CHECK(cache.counters().misses == 1);
   CHECK(cache.counters().hit_bytes == 300);
-  // A span of 300 letters costs 1392 bytes: five fit. Using the first keeps it.
+  // A span of 300 letters costs 1724 bytes: five fit. Using the first keeps it.
   for (const char c : {'b', 'c', 'd', 'f'})
     encode(c, 300);
   CHECK(cache.size() == 5);
@@ -387,8 +387,8 @@ TEST_CASE("span cache: the same ids, bounded memory, least recently used goes fi
   encode('z', 600);
   CHECK(cache.counters().hits == 3);
   // Another tokenizer's spans have other names.
-  CHECK(cache.key(1, "text") != cache.key(2, "text"));
-  CHECK(cache.key(1, "text") == cache.key(1, "text"));
+  CHECK(cache.place(1, "text").place != cache.place(2, "text").place);
+  CHECK(cache.place(1, "text").place == cache.place(1, "text").place);
 }
 
 TEST_CASE("span cache: a short span is stored when it comes the second time") {
@@ -396,12 +396,13 @@ TEST_CASE("span cache: a short span is stored when it comes the second time") {
                   {.span_bytes_min = 100, .long_bytes_min = 200});
   const std::vector<TokenId> ids = {1, 2, 3};
   const auto come = [&](char c, std::size_t size) {
-    const Hash128 key = cache.key(1, std::string(size, c));
-    if (const TokenIds known = cache.find(key, size)) {
+    const std::string text(size, c);
+    const SpanCache::Span span = cache.place(1, text);
+    if (const TokenIds known = cache.find(span)) {
       CHECK(*known == ids);
       return true;
     }
-    cache.insert(key, size, ids);
+    cache.insert(span, ids);
     return false;
   };
   CHECK(!come('a', 200));
@@ -411,6 +412,24 @@ TEST_CASE("span cache: a short span is stored when it comes the second time") {
   CHECK(!come('a', 199));
   CHECK(come('a', 199));
   CHECK(cache.size() == 2);
+}
+
+TEST_CASE("span cache: spans in one place get their own ids") {
+  SpanCache cache(std::array<std::uint8_t, 32>{1}, {.span_bytes_min = 1, .long_bytes_min = 1});
+  const std::vector<TokenId> ids = {1, 2, 3};
+  const std::vector<TokenId> others = {4};
+  const SpanCache::Span span{7, 1, "one text"};
+  cache.insert(span, ids);
+  CHECK(*cache.find(span) == ids);
+  CHECK(cache.find({7, 1, "other text"}) == nullptr);
+  CHECK(cache.find({7, 2, "one text"}) == nullptr);  // another tokenizer's
+  const std::size_t bytes = cache.bytes();
+  cache.insert({7, 2, "one text"}, ids);  // takes the place
+  CHECK(cache.bytes() == bytes);
+  CHECK(cache.size() == 1);
+  CHECK(cache.find(span) == nullptr);
+  cache.insert(span, others);
+  CHECK(*cache.find(span) == others);
 }
 
 }  // namespace

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
+#include "base/json_run.h"
 #include "core/protocol/json_text.h"
 
 namespace penstock::protocol {
@@ -14,8 +17,9 @@ namespace {
 
 constexpr std::size_t kPathKeyBytes = 64;
 
-void append_code_point(std::string& out, std::uint32_t c) {
-  const auto put = [&out](std::uint32_t byte) { out.push_back(static_cast<char>(byte)); };
+// Returns the end of what it wrote, at most four bytes.
+char* put_code_point(char* out, std::uint32_t c) {
+  const auto put = [&out](std::uint32_t byte) { *out++ = static_cast<char>(byte); };
   if (c < 0x80) {
     put(c);
   } else if (c < 0x800) {
@@ -31,6 +35,7 @@ void append_code_point(std::string& out, std::uint32_t c) {
     put(0x80U | (c >> 6U & 0x3FU));
     put(0x80U | (c & 0x3FU));
   }
+  return out;
 }
 
 std::uint32_t hex4(std::string_view s) {
@@ -40,48 +45,71 @@ std::uint32_t hex4(std::string_view s) {
   return value;
 }
 
+// Writes what the escape after the backslash at `i` stands for, and moves `i` behind it.
+char* decode_escape(std::string_view raw, std::size_t& i, char* out) {
+  const char c = raw[i + 1];
+  i += 2;
+  switch (c) {
+    case 'b':
+      *out = '\b';
+      break;
+    case 'f':
+      *out = '\f';
+      break;
+    case 'n':
+      *out = '\n';
+      break;
+    case 'r':
+      *out = '\r';
+      break;
+    case 't':
+      *out = '\t';
+      break;
+    case 'u': {
+      std::uint32_t code = hex4(raw.substr(i));
+      i += 4;
+      if (code >= 0xD800 && code < 0xDC00) {
+        code = 0x10000 + ((code - 0xD800) << 10U) + (hex4(raw.substr(i + 2)) - 0xDC00);
+        i += 6;
+      }
+      return put_code_point(out, code);
+    }
+    default:
+      *out = c;  // " \ /
+  }
+  return out + 1;
+}
+
+// Decoded text is never ahead of `raw`: a step of it, of which a part may count, fits in as many
+// bytes.
+char* decode(std::string_view raw, char* out) {
+  std::size_t i = 0;
+  while (i < raw.size()) {
+    if (i + kJsonRunStep <= raw.size()) {
+      std::memcpy(out, raw.data() + i, kJsonRunStep);
+      const std::uint32_t ends = json_run_ends(raw.data() + i);
+      const auto plain =
+          ends == 0 ? kJsonRunStep : static_cast<std::size_t>(std::countr_zero(ends));
+      i += plain;
+      out += plain;
+      if (ends == 0) continue;
+    }
+    if (raw[i] == '\\') {
+      out = decode_escape(raw, i, out);
+    } else {
+      *out++ = raw[i++];
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string decode_json_text(std::string_view raw) {
   std::string out;
-  out.reserve(raw.size());
-  std::size_t i = 0;
-  while (i < raw.size()) {
-    const auto slash = std::min(raw.find('\\', i), raw.size());
-    out.append(raw.substr(i, slash - i));
-    if (slash == raw.size()) break;
-    const char c = raw[slash + 1];
-    i = slash + 2;
-    switch (c) {
-      case 'b':
-        out.push_back('\b');
-        break;
-      case 'f':
-        out.push_back('\f');
-        break;
-      case 'n':
-        out.push_back('\n');
-        break;
-      case 'r':
-        out.push_back('\r');
-        break;
-      case 't':
-        out.push_back('\t');
-        break;
-      case 'u': {
-        std::uint32_t code = hex4(raw.substr(i));
-        i += 4;
-        if (code >= 0xD800 && code < 0xDC00) {
-          code = 0x10000 + ((code - 0xD800) << 10U) + (hex4(raw.substr(i + 2)) - 0xDC00);
-          i += 6;
-        }
-        append_code_point(out, code);
-        break;
-      }
-      default:
-        out.push_back(c);  // " \ /
-    }
-  }
+  out.resize_and_overwrite(raw.size(), [raw](char* text, std::size_t) {
+    return static_cast<std::size_t>(decode(raw, text) - text);
+  });
   return out;
 }
 

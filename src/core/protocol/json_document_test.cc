@@ -1,7 +1,10 @@
 #include "core/protocol/json_document.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/protocol/json_writer.h"
@@ -48,6 +51,34 @@ TEST_CASE("values keep their text, key order and number text") {
   CHECK(root.find("a").find("k").path() == "a.k");
   CHECK_FALSE(root.find("c"));
   CHECK_FALSE(root.find("a").first_child().next_sibling().next_sibling());
+}
+
+TEST_CASE("strings are decoded wherever their escapes stand, and however long what is between") {
+  const std::pair<std::string_view, std::string_view> escapes[] = {
+      {"\\n", "\n"},
+      {"\\\\", "\\"},
+      {"\\\"", "\""},
+      {"\\/", "/"},
+      {"\\b\\f\\r\\t", "\b\f\r\t"},
+      {"\\u0041", "A"},
+      {"\\u00e9", "\xC3\xA9"},
+      {"\\u20ac", "\xE2\x82\xAC"},
+      {"\\ud83d\\ude00", "\xF0\x9F\x98\x80"},
+      {"\xC3\xA9", "\xC3\xA9"}};
+  for (const auto& [escape, meaning] : escapes) {
+    for (std::size_t before = 0; before < 40; ++before) {
+      for (const std::size_t after : {0, 1, 15, 16, 17, 40}) {
+        const std::string head(before, 'a');
+        const std::string tail(after, 'b');
+        const std::string text = fmt::format("[\"{0}{1}{2}{1}\"]", head, escape, tail);
+        const auto document = JsonDocument::parse(text);
+        REQUIRE(document.has_value());
+        const auto value = document->root().first_child();
+        REQUIRE(value.text() == text.substr(1, text.size() - 2));
+        REQUIRE(value.string() == fmt::format("{0}{1}{2}{1}", head, meaning, tail));
+      }
+    }
+  }
 }
 
 TEST_CASE("bad text is refused with the offset, and the path where there is one") {

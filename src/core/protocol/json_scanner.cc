@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <deque>
 
+#include "base/json_run.h"
 #include "core/protocol/json_document.h"
 #include "core/protocol/json_text.h"
 #include "core/protocol/json_writer.h"
@@ -16,30 +16,25 @@ namespace {
 constexpr std::size_t kPairwiseKeys = 8;  // objects this small compare their keys pair by pair
 constexpr std::size_t kQuotedKeyBytes = 64;
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
+// What may follow a backslash and stands for one character.
+bool is_simple_escape(char c) {
+  switch (c) {
+    case '"':
+    case '\\':
+    case '/':
+    case 'b':
+    case 'f':
+    case 'n':
+    case 'r':
+    case 't':
+      return true;
+    default:
+      return false;
+  }
 }
 
-// The offset of the next quote, backslash or control character, eight bytes at a time. Subtracting
-// a limit from each byte borrows into its top bit when the byte is below it (0x20, or 1 after the
-// xor with what is looked for); bytes that had the top bit before are not ASCII and don't count.
-std::size_t skip_plain(std::string_view s, std::size_t i) {
-  constexpr std::uint64_t kOnes = 0x0101010101010101ULL;
-  constexpr std::uint64_t kTops = 0x8080808080808080ULL;
-  while (i + 8 <= s.size()) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, s.data() + i, 8);
-    const std::uint64_t quote = word ^ (kOnes * '"');
-    const std::uint64_t slash = word ^ (kOnes * '\\');
-    const std::uint64_t hit =
-        ((quote - kOnes) & ~quote) | ((slash - kOnes) & ~slash) | ((word - kOnes * 0x20) & ~word);
-    if ((hit & kTops) != 0) break;
-    i += 8;
-  }
-  while (i < s.size() && s[i] != '"' && s[i] != '\\' && static_cast<unsigned char>(s[i]) >= 0x20) {
-    ++i;
-  }
-  return i;
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
 }
 
 // True when a checked number is too large for a double, told from one that is too small.
@@ -199,8 +194,7 @@ class JsonScanner {
   Status escape(std::uint32_t node) {
     const auto begin = at_;
     ++at_;
-    constexpr std::string_view kSimple = "\"\\/bfnrt";
-    if (!at_end() && kSimple.contains(text_[at_])) {
+    if (is_simple_escape(peek())) {
       ++at_;
       return {};
     }
@@ -222,7 +216,7 @@ class JsonScanner {
     ++at_;
     bool escaped = false;
     while (true) {
-      at_ = skip_plain(text_, at_);
+      at_ = json_run_end(text_, at_);
       if (at_end()) return syntax("the text ends inside a string");
       if (text_[at_] == '"') break;
       if (text_[at_] != '\\') return syntax("a control character in a string must be escaped");

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <fstream>
 #include <utility>
@@ -58,11 +59,20 @@ class PlainStream final : public ByteStream {
 
 class TlsStream final : public ByteStream {
  public:
-  TlsStream(asio::ip::tcp::socket socket, asio::ssl::context& context)
-      : stream_(std::move(socket), context) {}
+  using Side = asio::ssl::stream_base::handshake_type;
+
+  TlsStream(asio::ip::tcp::socket socket, asio::ssl::context& context, Side side)
+      : stream_(std::move(socket), context), side_(side) {}
+
+  // Before the handshake.
+  void expect_host(const std::string& host) {
+    boost::system::error_code ignored;
+    SSL_set_tlsext_host_name(stream_.native_handle(), host.c_str());
+    stream_.set_verify_callback(asio::ssl::host_name_verification(host), ignored);
+  }
 
   void handshake(std::shared_ptr<StreamListener> listener) override {
-    stream_.async_handshake(asio::ssl::stream_base::server,
+    stream_.async_handshake(side_,
                             [l = std::move(listener)](const boost::system::error_code& error) {
                               l->on_handshake(!error);
                             });
@@ -88,6 +98,7 @@ class TlsStream final : public ByteStream {
 
  private:
   asio::ssl::stream<asio::ip::tcp::socket> stream_;
+  Side side_;
 };
 
 int choose_http_1_1(SSL*, const unsigned char** out, unsigned char* out_size,
@@ -122,7 +133,34 @@ std::unique_ptr<ByteStream> make_plain_stream(asio::ip::tcp::socket socket) {
 
 std::unique_ptr<ByteStream> make_tls_stream(asio::ip::tcp::socket socket,
                                             asio::ssl::context& context) {
-  return std::make_unique<TlsStream>(std::move(socket), context);
+  return std::make_unique<TlsStream>(std::move(socket), context, asio::ssl::stream_base::server);
+}
+
+std::unique_ptr<ByteStream> make_tls_client_stream(asio::ip::tcp::socket socket,
+                                                   asio::ssl::context& context,
+                                                   const std::string& host) {
+  auto stream =
+      std::make_unique<TlsStream>(std::move(socket), context, asio::ssl::stream_base::client);
+  stream->expect_host(host);
+  return stream;
+}
+
+Result<std::shared_ptr<asio::ssl::context>> make_tls_client_context(const std::string& ca_file,
+                                                                    bool verify_certificate) {
+  auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_client);
+  SSL_CTX_set_min_proto_version(context->native_handle(), TLS1_2_VERSION);
+  boost::system::error_code error;
+  if (ca_file.empty()) {
+    context->set_default_verify_paths(error);
+  } else {
+    context->load_verify_file(ca_file, error);
+  }
+  if (error)
+    return fail(ErrorCode::kIo,
+                fmt::format("can't read the CA file {}: {}", ca_file, error.message()));
+  context->set_verify_mode(verify_certificate ? asio::ssl::verify_peer : asio::ssl::verify_none,
+                           error);
+  return context;
 }
 
 Result<std::shared_ptr<asio::ssl::context>> make_tls_context(const std::string& cert_file,

@@ -1,4 +1,4 @@
-// ByteStream: one accepted connection, plain or TLS, with completions as virtual calls.
+// ByteStream: one connection, plain or TLS, with completions as virtual calls.
 //
 // The only place (with the listener) that knows Asio's sockets: heavy headers stay in
 // byte_stream.cc. At most one read and one write are under way at a time; an operation keeps its
@@ -49,6 +49,16 @@ class ByteStream {
 std::unique_ptr<ByteStream> make_plain_stream(boost::asio::ip::tcp::socket socket);
 std::unique_ptr<ByteStream> make_tls_stream(boost::asio::ip::tcp::socket socket,
                                             boost::asio::ssl::context& context);
+
+// The other side of it: names `host` in the handshake and, where the context verifies at all, wants
+// a certificate for it.
+std::unique_ptr<ByteStream> make_tls_client_stream(boost::asio::ip::tcp::socket socket,
+                                                   boost::asio::ssl::context& context,
+                                                   const std::string& host);
+
+// A client context: TLS 1.2 and later; trusts the CAs of `ca_file` (PEM; empty: the system's).
+Result<std::shared_ptr<boost::asio::ssl::context>> make_tls_client_context(
+    const std::string& ca_file, bool verify_certificate);
 
 // A server context: TLS 1.2 and later, forward-secret AEAD ciphers, ALPN http/1.1.
 Result<std::shared_ptr<boost::asio::ssl::context>> make_tls_context(const std::string& cert_file,

@@ -228,7 +228,10 @@ Result<ResponseHead> parse_response_head(std::string_view text, const HeadLimits
     if (iequals(name, "content-length")) {
       TRY(head.content_length, parse_length(value));
     }
+    if (iequals(name, "connection") && iequals(value, "close")) head.keep_alive = false;
   }
+  if (!line.starts_with("HTTP/1.1") || (head.chunked && head.content_length))
+    head.keep_alive = false;
   return head;
 }
 

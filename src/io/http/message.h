@@ -58,6 +58,7 @@ struct ResponseHead {
   int status = 0;
   std::vector<HttpHeader> headers;
   bool chunked = false;
+  bool keep_alive = true;  // HTTP/1.1, no "connection: close", one framing
   std::optional<std::uint64_t> content_length;
 };
 

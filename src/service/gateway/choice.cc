@@ -9,7 +9,9 @@ using prompt::OutputEvent;
 using protocol::ChatDelta;
 
 Choice::Choice(std::uint32_t index, Options options)
-    : index_(index), options_(std::move(options)), detokenizer_(*options_.tokenizer) {}
+    : index_(index),
+      options_(std::move(options)),
+      detokenizer_(*options_.tokenizer, options_.special) {}
 
 void Choice::consume(const EngineOutput& output, const Deliver& deliver) {
   std::vector<OutputEvent> events;

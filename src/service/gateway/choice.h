@@ -26,6 +26,7 @@ class Choice {
  public:
   struct Options {
     const Tokenizer* tokenizer = nullptr;
+    Tokenizer::Special special = Tokenizer::Special::kSkip;  // what the parser gets of them
     std::unique_ptr<prompt::OutputParser> parser;
     bool logprobs = false;
     bool parallel_tool_calls = true;

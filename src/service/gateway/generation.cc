@@ -247,6 +247,8 @@ void Generation::begin_answer() {
     options.tokenizer = model_->tokenizer.get();
     options.parser = raw_ ? std::make_unique<prompt::PlainParser>(request_.stop)
                           : model_->encoding->make_parser(request_.conversation, request_.stop);
+    if (!raw_ && model_->encoding->reads_special_tokens())
+      options.special = Tokenizer::Special::kKeep;
     options.logprobs = request_.logprobs();
     options.parallel_tool_calls = request_.parallel_tool_calls;
     options.new_call_id = [this] {

@@ -10,7 +10,7 @@ constexpr std::size_t kBytesForToken = 3;
 
 // One span on its way: its ids when the cache knows them, else where they are in the prompt.
 struct Piece {
-  std::optional<Hash128> key;  // set when the cache wants the span
+  std::optional<SpanCache::Span> place;  // set when the cache wants the span
   TokenIds known;
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -41,8 +41,8 @@ Task<Result<TokenIds>> PromptEncoder::encode(const Tokenizer& tokenizer,
   for (std::size_t i = 0; i < spans.size(); ++i) {
     const std::string& text = spans[i].text;
     if (spans[i].kind == SpanKind::kPlain && cache_.wants(text.size())) {
-      pieces[i].key = cache_.key(tokenizer.fingerprint(), text);
-      pieces[i].known = cache_.find(*pieces[i].key, text.size());
+      pieces[i].place = cache_.place(tokenizer.fingerprint(), text);
+      pieces[i].known = cache_.find(*pieces[i].place);
     }
     if (pieces[i].known) {
       known_ids += pieces[i].known->size();
@@ -62,11 +62,9 @@ Task<Result<TokenIds>> PromptEncoder::encode(const Tokenizer& tokenizer,
   }
   CO_TRY_STATUS(std::move(encoded));
 
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    const Piece& piece = pieces[i];
-    if (!piece.key || piece.known) continue;
-    cache_.insert(*piece.key, spans[i].text.size(),
-                  std::span(*prompt).subspan(piece.begin, piece.end - piece.begin));
+  for (const Piece& piece : pieces) {
+    if (!piece.place || piece.known) continue;
+    cache_.insert(*piece.place, std::span(*prompt).subspan(piece.begin, piece.end - piece.begin));
   }
   co_return TokenIds(std::move(prompt));
 }

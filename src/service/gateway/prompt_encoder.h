@@ -1,7 +1,7 @@
 // PromptEncoder: spans to token ids for one shard, without ever stalling it.
 //
-// Long spans are looked up in the shard's span cache by keyed hash (agents resend the same hundred
-// kilobytes at every turn). What is left is encoded at once when it is short, and on the compute
+// Spans are looked up in the shard's span cache (agents resend the same hundred kilobytes at every
+// turn). What is left is encoded at once when it is short, and on the compute
 // pool when it is long, so that other requests of the shard go on meanwhile.
 //
 // Invariants: the ids are those of Tokenizer::encode(spans), cached or not.

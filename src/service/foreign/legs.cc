@@ -1,0 +1,182 @@
+// P/D: one request as two legs on two engines (core/dialects/pd_run.h says what happens when).
+#include <fmt/format.h>
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/dialects/pd_legs.h"
+#include "service/foreign/relay.h"
+
+namespace penstock::foreign {
+
+using dialects::Edit;
+using dialects::Ending;
+using dialects::PdAction;
+using dialects::PdRun;
+using enum ErrorCode;
+
+Engine* Relay::pick_prefill(const Engine& decode, std::span<const Engine* const> tried) const {
+  return context_.engines.pick({model_, api_, prompt_head(), tried, decode.config.kind});
+}
+
+// Sends the leg and reads its whole reply.
+Task<Result<std::string>> Relay::prefill_leg(Engine& engine, std::string body) {
+  Permit permit(context_.clock, engine);
+  const auto call = engine.upstream->call(
+      {"POST", std::string(dialects::path_of(api_)), engine_headers(engine), std::move(body)});
+  prefill_call_ = call.get();
+  struct Under {
+    UpstreamCall*& call;
+    ~Under() { call = nullptr; }
+  } under{prefill_call_};
+  const Instant until = std::min(deadline(), context_.clock.now() + context_.legs.prefill_max);
+  const auto head = co_await call->head(until);
+  Result<std::string> reply = std::string();
+  if (!head) {
+    reply = std::unexpected(head.error());
+  } else if (head->status == 200) {
+    reply = co_await read_all(*call, until);
+  } else {
+    permit.ended(dialects::ending_of_status(head->status));
+    co_return fail(head->status >= 400 && head->status < 500 && head->status != 429
+                       ? kInvalidArgument
+                       : kUnavailable,
+                   fmt::format("prefill engine {} refused ({})", engine.config.name, head->status));
+  }
+  if (reply) {
+    permit.ended(Ending::kGood);
+  } else if (reply.error().code != kCancelled) {
+    permit.ended(Ending::kBad);
+    reply = fail(kUnavailable,
+                 fmt::format("prefill engine {}: {}", engine.config.name, reply.error().message));
+  }
+  co_return reply;
+}
+
+Task<Relay::Try> Relay::decode_leg(Engine& decode, std::span<const Edit> edits) {
+  auto body = edited_body(decode, edits);
+  if (!body) {
+    error_ = std::move(body).error();
+    co_return Try::kFailed;
+  }
+  Permit permit(context_.clock, decode);
+  heard_out_ = false;
+  const Try outcome = co_await talk(decode, permit, std::move(*body));
+  if (!heard_out_ && names_requests(decode)) context_.engines.abort(decode, rid_);
+  co_return outcome;
+}
+
+// vLLM with NIXL: the reply of the prefill names the blocks that decode fetches.
+Task<Relay::Try> Relay::attempt_serial(Engine& decode) {
+  PdRun run(dialects::PdProtocol::kSerial, context_.legs);
+  std::vector<const Engine*> tried;
+  dialects::PrefillReply reply;
+  PdRun::Actions actions = run.begin(context_.clock.now());
+  while (!actions.empty() && actions.front() == PdAction::kSendPrefill) {
+    Engine* const prefill = pick_prefill(decode, tried);
+    if (prefill == nullptr) {
+      if (tried.empty())
+        error_ = {kUnavailable,
+                  fmt::format("no prefill engine of the model {} can take the request now", model_),
+                  {},
+                  {}};
+      actions = run.prefill_failed(context_.clock.now(), false);
+      break;
+    }
+    tried.push_back(prefill);
+    if (!record_.queue) record_.queue = context_.clock.now() - exchange_.request().received_at;
+    record_.placement = fmt::format("{} -> {} ({})", prefill->config.name, decode.config.name,
+                                    decode.dialect().name);
+    auto body = edited_body(*prefill, dialects::nixl_prefill_edits(*body_, api_));
+    if (!body) {
+      error_ = std::move(body).error();
+      co_return Try::kFailed;
+    }
+    const auto answer = co_await prefill_leg(*prefill, std::move(*body));
+    if (over()) co_return gone_ ? Try::kAnswered : Try::kFailed;
+    if (!answer) {
+      error_ = answer.error();
+      // What the client got wrong is wrong everywhere.
+      const bool again = error_.code != kInvalidArgument && context_.retries.take();
+      actions = run.prefill_failed(context_.clock.now(), again);
+      if (error_.code == kInvalidArgument) co_return co_await decode_leg(decode, {});
+      continue;
+    }
+    reply = dialects::read_prefill_reply(*answer);
+    cached_ = reply.cached_tokens;
+    std::optional<Duration> left;
+    if (reply.expires_at && context_.unix_seconds)
+      left = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
+          std::clamp(*reply.expires_at - context_.unix_seconds(), 0.0, 86400.0)));
+    actions = run.prefill_done(context_.clock.now(), reply.params.has_value(), left);
+  }
+  if (actions.front() == PdAction::kSendDecode) {
+    const Edit edit = dialects::nixl_decode_edit(*reply.params);
+    co_return co_await decode_leg(decode, std::span(&edit, 1));
+  }
+  if (actions.front() == PdAction::kSendDecodePlain) {
+    cached_.reset();
+    co_return co_await decode_leg(decode, {});
+  }
+  co_return Try::kFailed;
+}
+
+// SGLang: both legs at once, paired by a room; the client gets the decode engine's answer.
+Task<Relay::Try> Relay::attempt_concurrent(Engine& decode) {
+  Engine* const prefill = pick_prefill(decode, {});
+  if (prefill == nullptr) {
+    error_ = {kUnavailable,
+              fmt::format("no prefill engine of the model {} can take the request now", model_),
+              {},
+              {}};
+    co_return Try::kFailed;
+  }
+  if (!record_.queue) record_.queue = context_.clock.now() - exchange_.request().received_at;
+  record_.placement =
+      fmt::format("{} -> {} ({})", prefill->config.name, decode.config.name, decode.dialect().name);
+  const dialects::Bootstrap bootstrap{prefill->config.bootstrap_host,
+                                      prefill->config.bootstrap_port,
+                                      dialects::bootstrap_room(context_.rng.next_u64(), 1, 0)};
+  const auto edits = dialects::bootstrap_edits(bootstrap, 1, 1);
+  auto body = edited_body(*prefill, edits);
+  if (!body) {
+    error_ = std::move(body).error();
+    co_return Try::kFailed;
+  }
+  PdRun run(dialects::PdProtocol::kConcurrent, context_.legs);
+  run.begin(context_.clock.now());
+  prefill_error_.reset();
+  heard_out_ = false;
+  const auto other_leg = [](Relay& self, PdRun& state, Engine& engine,
+                            std::string leg) -> Task<void> {
+    const auto answer = co_await self.prefill_leg(engine, std::move(leg));
+    const Instant now = self.context_.clock.now();
+    if (answer) {
+      state.prefill_done(now, false, std::nullopt);
+      co_return;
+    }
+    for (const PdAction action : state.prefill_failed(now, false)) {
+      if (action != PdAction::kCancelDecode) continue;
+      self.prefill_error_ = answer.error();
+      if (self.call_ != nullptr) self.call_->cancel();
+    }
+  };
+  Gate gate;
+  gate.start(other_leg(*this, run, *prefill, std::move(*body)));
+  Try outcome = Try::kAgain;
+  if (prefill_error_) {
+    error_ = *prefill_error_;
+  } else {
+    outcome = co_await decode_leg(decode, edits);
+  }
+  // Whatever ended the answer ends the other leg.
+  const Instant now = context_.clock.now();
+  const auto actions = heard_out_ ? run.decode_done(now) : run.decode_failed(now);
+  if (std::ranges::find(actions, PdAction::kCancelPrefill) != actions.end() &&
+      prefill_call_ != nullptr)
+    prefill_call_->cancel();
+  co_await gate.drained();
+  co_return outcome;
+}
+
+}  // namespace penstock::foreign

@@ -1,0 +1,125 @@
+// Relay: one request through one of the engines, from its body to the last byte of its answer.
+//
+// The body stays as it is but for known keys (core/dialects/json_body.h): the model's name where
+// the client used an alias, and stream_options.include_usage where a stream would not say what it
+// used; the extra chunk that this brings goes no further. A stream passes event by event: all that
+// has come complete goes out in one write. Nothing is sent before the first of it is there, so
+// until then another engine may take the request, within the retry budget; after that a failure is
+// an error in the words of the API, and the stream ends in order.
+//
+// Invariants: the engine gets its own credentials and none of the client's, one x-request-id, and
+// headers of a short list only; when the client goes, the engine's connection closes, and an engine
+// that knows requests by name (SGLang's rid) is told to abort this one, too.
+// Usage comes from the engine's own report. Errors: in the API's shape. Concurrency: shard thread.
+// Source: facts/engines.md section 5, rules 1, 2, 3, 4, 8, 9, 10.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/rng.h"
+#include "core/dialects/answer_watch.h"
+#include "core/dialects/json_body.h"
+#include "core/dialects/pd_run.h"
+#include "core/protocol/errors.h"
+#include "domain/request_record.h"
+#include "port/clock.h"
+#include "port/http.h"
+#include "service/foreign/engine_set.h"
+
+namespace penstock::foreign {
+
+struct RelayLimits {
+  Duration request_time_max = std::chrono::minutes(10);
+  Duration keep_alive_interval = std::chrono::seconds(10);
+  Duration engine_wait_max = std::chrono::seconds(10);  // for an engine to be usable
+  std::uint32_t tries_max = 3;
+  std::size_t answer_bytes_max = std::size_t{64} << 20;  // of one that is no stream
+};
+
+// What the requests of one shard have in common.
+struct RelayContext {
+  Clock& clock;
+  EngineSet& engines;
+  RelayLimits limits;
+  // The engine's name of a model that the client may call by an alias.
+  std::function<std::string(std::string_view)> real_name;
+  Rng rng;                               // of names that no other request has
+  std::function<double()> unix_seconds;  // for leases by the engines' clocks
+  dialects::PdLimits legs = {};
+  dialects::RetryBudget retries = dialects::RetryBudget();
+};
+
+class Relay {
+ public:
+  Relay(RelayContext& context, HttpExchange& exchange, RequestRecord& record,
+        dialects::WireApi api);
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+
+  Task<void> run();
+  // Ends the answer with this error, soon.
+  void stop(const Error& why);
+
+ private:
+  // What came of a try.
+  enum class Try : std::uint8_t {
+    kAnswered,  // or the client has gone
+    kAgain,     // nothing was sent, another engine may do it; error_ says what was wrong
+    kFailed,    // error_ says what goes to the client
+  };
+
+  Result<void> read_body();
+  // The client's body with what we change, and further edits.
+  Result<std::string> edited_body(const Engine& engine, std::span<const dialects::Edit> more = {});
+  std::string_view prompt_head() const;
+  bool names_requests(const Engine& engine) const;
+  std::vector<HttpHeader> engine_headers(const Engine& engine) const;
+  Task<Engine*> find_engine();
+  Task<Try> attempt(Engine& engine);
+  Task<Try> talk(Engine& engine, Permit& permit, std::string body);
+  // P/D (legs.cc): the prompt on a prefill engine, the answer from this one.
+  Task<Try> attempt_serial(Engine& decode);
+  Task<Try> attempt_concurrent(Engine& decode);
+  Task<Result<std::string>> prefill_leg(Engine& engine, std::string body);
+  Task<Try> decode_leg(Engine& decode, std::span<const dialects::Edit> edits);
+  Engine* pick_prefill(const Engine& decode, std::span<const Engine* const> tried) const;
+  Task<Try> relay_stream(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
+  Task<Try> relay_whole(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
+  Task<Try> refused(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
+  Task<Result<std::string>> read_all(UpstreamCall& call, Instant until);
+  Try lost(Permit& permit, const Error& error, const Engine& engine);
+  Task<void> answer_error();
+  void settle();
+  void take_usage();
+  void cancel_calls();
+  std::string in_band_error(const Error& error);
+  Instant deadline() const;
+  bool over() const { return gone_ || stopped_.has_value(); }
+
+  RelayContext& context_;
+  HttpExchange& exchange_;
+  RequestRecord& record_;
+  const dialects::WireApi api_;
+  std::optional<dialects::JsonBody> body_;
+  std::string model_;
+  bool adds_usage_ = false;  // we asked for the usage chunk, so it is ours
+  std::string rid_;          // what the engine knows this try by
+  bool heard_out_ = false;   // the engine's answer came to its end
+  std::vector<const Engine*> tried_;
+  UpstreamCall* call_ = nullptr;          // the one under way
+  UpstreamCall* prefill_call_ = nullptr;  // beside it
+  std::optional<Error> prefill_error_;    // why the decode leg was cancelled
+  std::optional<std::uint64_t> cached_;   // of the prompt, by the prefill engine
+  bool gone_ = false;                     // the client
+  std::optional<Error> stopped_;
+  Error error_;
+  bool streaming_ = false;  // the client has something of the answer
+  std::uint64_t events_ = 0;
+  dialects::AnswerWatch watch_;
+};
+
+}  // namespace penstock::foreign

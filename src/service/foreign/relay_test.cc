@@ -1,0 +1,496 @@
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "service/foreign/foreign_gateway.h"
+#include "tests/support/fake_exchange.h"
+#include "tests/support/fake_upstream.h"
+#include "tests/support/virtual_clock.h"
+
+#include <doctest/doctest.h>
+
+namespace penstock::foreign {
+namespace {
+
+using namespace std::chrono_literals;
+using dialects::EngineKind;
+using dialects::WireApi;
+using testing::Answered;
+using testing::FakeExchange;
+using testing::FakeUpstream;
+using testing::UpstreamAnswer;
+using End = UpstreamAnswer::End;
+
+constexpr auto kSse = "text/event-stream; charset=utf-8";
+const std::string kChunk =
+    R"(data: {"id":"c","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]})"
+    "\n\n";
+const std::string kStop =
+    R"(data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]})"
+    "\n\n";
+const std::string kUsage =
+    R"(data: {"id":"c","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}})"
+    "\n\n";
+const std::string kDone = "data: [DONE]\n\n";
+
+UpstreamAnswer stream(std::vector<std::string> pieces, End end = End::kWhole) {
+  return {200, kSse, std::move(pieces), end};
+}
+UpstreamAnswer whole(std::string body, int status = 200) {
+  return {status, "application/json", {std::move(body)}};
+}
+
+// A request under way: what it was answered, and its record.
+struct Asked {
+  std::shared_ptr<Answered> answered = std::make_shared<Answered>();
+  RequestRecord record;
+  bool over = false;
+};
+
+struct Rig {
+  explicit Rig(std::vector<EngineKind> kinds, std::vector<EngineRole> roles = {}) {
+    for (const EngineKind kind : kinds) {
+      const std::size_t i = servers.size();
+      const EngineRole role = i < roles.size() ? roles[i] : EngineRole::kMixed;
+      auto server = std::make_unique<FakeUpstream>(clock);
+      servers.push_back(server.get());
+      set.add({kind, "e" + std::to_string(servers.size() - 1), "http://e", "secret", role, "p-host",
+               8998},
+              std::move(server));
+    }
+    set.start();
+    clock.run();
+  }
+  ~Rig() {
+    set.stop();
+    clock.advance(20min);
+    CHECK(gate.running() == 0);
+    for (const auto& engine : set.engines())
+      CHECK(engine->running == 0);
+    for (const FakeUpstream* server : servers)
+      CHECK(server->open == 0);
+  }
+
+  // Begins a request and runs what is due.
+  Asked& ask(std::string body, WireApi api = WireApi::kChat, std::vector<HttpHeader> headers = {}) {
+    asked.push_back(std::make_unique<Asked>());
+    Asked& it = *asked.back();
+    it.record.request_id = "req-1";
+    HttpRequest request;
+    request.method = "POST";
+    request.path = dialects::path_of(api);
+    request.headers = std::move(headers);
+    request.body = std::move(body);
+    request.received_at = clock.now();
+    auto exchange = std::make_unique<FakeExchange>(std::move(request), it.answered);
+    gate.start(run(std::move(exchange), it, api));
+    clock.run();
+    return it;
+  }
+  Task<void> run(std::unique_ptr<HttpExchange> exchange, Asked& it, WireApi api) {
+    co_await gateway.relay(*exchange, it.record, api);
+    it.over = true;
+  }
+  FakeUpstream& server(std::size_t i) { return *servers[i]; }
+
+  testing::VirtualClock clock;
+  std::vector<FakeUpstream*> servers;
+  std::vector<std::string> told;
+  EngineSet set{clock, [this](std::string text) { told.push_back(std::move(text)); }};
+  ForeignGateway gateway{
+      clock, set, {}, {{"alias", "m"}, {"nowhere", "x"}}, Rng(1), [this] {
+        return 1'764'547'200.0 +
+               std::chrono::duration<double>(clock.now().time_since_epoch()).count();
+      }};
+  Gate gate;
+  std::vector<std::unique_ptr<Asked>> asked;
+};
+
+std::string header_of(const UpstreamRequest& request, std::string_view name) {
+  std::string all;
+  for (const HttpHeader& h : request.headers) {
+    if (h.name == name) all += (all.empty() ? "" : ", ") + h.value;
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("relay: a whole answer passes as it is; usage is counted; the body is not touched") {
+  Rig rig({EngineKind::kVllm});
+  const std::string body =
+      R"({ "z":1.50, "model" : "m","messages":[{"role":"user","content":"\u0041 \"model\":\"x\""}], "seed":9007199254740993 })";
+  const std::string answer =
+      R"({"choices":[{"message":{"content":"A"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3}} )";
+  rig.server(0).answers = {whole(answer)};
+  const Asked& it = rig.ask(body, WireApi::kChat,
+                            {{"Authorization", "Bearer client"},
+                             {"X-Api-Key", "client"},
+                             {"Cookie", "c"},
+                             {"X-Request-Id", "evil"},
+                             {"traceparent", "t"}});
+  REQUIRE(it.over);
+  CHECK(it.answered->status == 200);
+  CHECK(it.answered->body == answer);
+  CHECK(it.record.usage == Usage{7, 0, 3, 0});
+  CHECK(it.record.outcome == "stop");
+  CHECK(it.record.model == "m");
+  const UpstreamRequest& sent = rig.server(0).posts.at(0);
+  CHECK(sent.body == body);
+  CHECK(sent.target == "/v1/chat/completions");
+  CHECK(header_of(sent, "authorization") == "Bearer secret");
+  CHECK(header_of(sent, "x-request-id") == "req-1");
+  CHECK(header_of(sent, "traceparent") == "t");
+  for (const HttpHeader& h : sent.headers)
+    CHECK(h.value.find("client") == std::string::npos);
+  CHECK(header_of(rig.server(0).gets.at(0), "authorization") == "Bearer secret");  // probes too
+}
+
+TEST_CASE("relay: every API's body but for the model passes byte for byte") {
+  for (const WireApi api :
+       {WireApi::kChat, WireApi::kCompletion, WireApi::kResponses, WireApi::kMessages,
+        WireApi::kCountTokens, WireApi::kEmbeddings, WireApi::kPooling, WireApi::kScore,
+        WireApi::kRerank, WireApi::kTokenize, WireApi::kDetokenize}) {
+    Rig rig({EngineKind::kVllm});
+    rig.server(0).answers = {whole("{}"), whole("{}")};
+    const std::string head = R"({ "x" : 1e2,"mod\u0065l":)";
+    const std::string tail = R"( ,"input":"\"model\": \"alias\"","y":[ ],"x":2})";
+    rig.ask(head + R"("m")" + tail, api);
+    rig.ask(head + R"("alias")" + tail, api);
+    REQUIRE(rig.server(0).posts.size() == 2);
+    CHECK(rig.server(0).posts[0].body == head + R"("m")" + tail);
+    CHECK(rig.server(0).posts[1].body == head + R"("m")" + tail);
+    CHECK(rig.server(0).posts[0].target == dialects::path_of(api));
+    CHECK(rig.asked[1]->record.alias == "alias");
+  }
+}
+
+TEST_CASE(
+    "relay: a stream passes event by event, cut anywhere; the usage we asked for stays here") {
+  const std::string all = ": ping\n\n" + kChunk + kStop + kUsage + kDone;
+  const std::string expected = ": ping\n\n" + kChunk + kStop + kDone;
+  for (std::size_t cut = 0; cut <= all.size(); ++cut) {
+    Rig rig({EngineKind::kVllm});
+    std::vector<std::string> pieces;
+    if (cut > 0) pieces.push_back(all.substr(0, cut));
+    if (cut < all.size()) pieces.push_back(all.substr(cut));
+    rig.server(0).answers = {stream(pieces)};
+    const Asked& it = rig.ask(R"({"model":"m","stream":true})");
+    REQUIRE(it.over);
+    CHECK(it.answered->body == expected);
+    CHECK(it.answered->finished);
+    CHECK(it.record.usage == Usage{5, 0, 2, 0});
+    CHECK(it.record.status == 200);
+    CHECK(it.record.stream);
+    CHECK(rig.server(0).posts[0].body ==
+          R"({"model":"m","stream":true,"stream_options":{"include_usage":true}})");
+  }
+}
+
+TEST_CASE("relay: a client that asks for usage gets it, and its options stay") {
+  Rig rig({EngineKind::kVllm});
+  rig.server(0).answers = {stream({kChunk + kUsage + kDone}), stream({kChunk + kUsage + kDone})};
+  const std::string asks = R"({"stream":true,"stream_options":{"include_usage":true},"model":"m"})";
+  CHECK(rig.ask(asks).answered->body == kChunk + kUsage + kDone);
+  CHECK(rig.server(0).posts[0].body == asks);
+  rig.ask(R"({"stream":true,"stream_options":{"include_usage":false,"x":1},"model":"m"})");
+  CHECK(rig.server(0).posts[1].body ==
+        R"({"stream":true,"stream_options":{"include_usage":true,"x":1},"model":"m"})");
+  CHECK(rig.asked[1]->answered->body == kChunk + kDone);
+}
+
+TEST_CASE("relay: an engine that dies before the first byte is replaced, once the budget allows") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm});
+  for (auto* server : rig.servers)
+    server->answers = {};
+  // Whichever is picked first has no answer; the other one has.
+  rig.ask(R"({"model":"m"})");
+  // The one that was tried last stands in the record.
+  const std::size_t first = rig.asked[0]->record.placement.starts_with("e1") ? 0 : 1;
+  CHECK(rig.server(0).posts.size() + rig.server(1).posts.size() == 2);
+  CHECK(rig.asked[0]->answered->status == 503);
+  rig.server(1 - first).answers = {whole(R"({"ok":1})")};
+  const Asked& it = rig.ask(R"({"model":"m"})");
+  CHECK(it.answered->status == 200);
+  CHECK(it.record.moves == 1);
+  // A stream that was cut before an event was whole has sent nothing either.
+  rig.server(first).answers = {stream({"data: {\"half"}, End::kCut)};
+  rig.server(1 - first).answers = {stream({kChunk + kDone})};
+  CHECK(rig.ask(R"({"model":"m","stream":true})").answered->body == kChunk + kDone);
+}
+
+TEST_CASE(
+    "relay: a stream cut at any byte after the first event ends in order, in the API's words") {
+  const std::string all = kChunk + kChunk + kStop + kDone;
+  for (std::size_t cut = kChunk.size(); cut < all.size() - 1; ++cut) {
+    Rig rig({EngineKind::kVllm, EngineKind::kVllm});
+    for (auto* server : rig.servers)
+      server->answers = {stream({all.substr(0, cut)}, cut % 2 == 0 ? End::kCut : End::kWhole)};
+    const Asked& it = rig.ask(R"({"model":"m","stream":true})");
+    REQUIRE(it.over);
+    CHECK(it.answered->finished);
+    // Whole events, then one error, and no last word.
+    const auto error = it.answered->body.find("data: {\"error\":");
+    REQUIRE(error != std::string::npos);
+    CHECK(all.starts_with(it.answered->body.substr(0, error)));
+    CHECK(it.answered->body.substr(0, error).ends_with("\n\n"));
+    CHECK(it.answered->body.ends_with("}}\n\n"));
+    CHECK(it.answered->body.find("[DONE]") == std::string::npos);
+    CHECK(it.record.status == 503);
+    CHECK(it.record.moves == 0);
+    CHECK(rig.server(0).posts.size() + rig.server(1).posts.size() == 1);
+  }
+  Rig rig({EngineKind::kVllm});
+  rig.server(0).answers = {
+      stream({"event: message_start\ndata: {\"type\":\"message_start\"}\n\n"}, End::kCut),
+      stream({"event: response.created\ndata: {\"type\":\"response.created\"}\n\n"}, End::kCut)};
+  CHECK(rig.ask(R"({"model":"m","stream":true})", WireApi::kMessages)
+            .answered->body.find("event: error\ndata: {\"type\":\"error\",\"error\":{") !=
+        std::string::npos);
+  CHECK(rig.ask(R"({"model":"m","stream":true})", WireApi::kResponses)
+            .answered->body.find(
+                "event: error\ndata: {\"type\":\"error\",\"sequence_number\":1,\"code\":") !=
+        std::string::npos);
+}
+
+TEST_CASE("relay: 4xx passes in the engine's words and breaks nothing; 429 and 503 are busy") {
+  Rig rig({EngineKind::kVllm});
+  for (int i = 0; i < 50; ++i) {
+    rig.server(0).answers = {whole(R"({"error":"too long"})", 400)};
+    const Asked& it = rig.ask(R"({"model":"m"})");
+    CHECK(it.answered->status == 400);
+    CHECK(it.answered->body == R"({"error":"too long"})");
+  }
+  rig.server(0).answers = {{429, "application/json", {"{}"}, End::kWhole, {{"Retry-After", "2"}}}};
+  const Asked& busy = rig.ask(R"({"model":"m"})");
+  CHECK(busy.answered->status == 503);
+  CHECK_FALSE(busy.answered->header("retry-after").empty());
+  CHECK(rig.ask(R"({"model":"m"})").answered->status == 503);
+  CHECK(rig.server(0).posts.size() == 51);  // it is left alone
+  rig.clock.advance(2s);
+  rig.server(0).answers = {whole("{}")};
+  CHECK(rig.ask(R"({"model":"m"})").answered->status == 200);
+  rig.server(0).answers = {whole("{}", 401)};
+  CHECK(rig.ask(R"({"model":"m"})").answered->status == 503);  // not the client's key
+}
+
+TEST_CASE("relay: failures open the breaker, a request waits for the engine, and is served") {
+  Rig rig({EngineKind::kVllm});
+  for (int i = 0; i < 5; ++i) {
+    rig.server(0).answers = {whole("", 500)};
+    CHECK(rig.ask(R"({"model":"m"})").answered->status == 500);
+  }
+  rig.server(0).answers = {whole("{}")};
+  Asked& it = rig.ask(R"({"model":"m"})");
+  CHECK_FALSE(it.over);
+  rig.clock.advance(1500ms);
+  CHECK(it.answered->status == 200);
+}
+
+TEST_CASE("relay: when the client goes, the engine's connection goes; when time is over, both") {
+  Rig rig({EngineKind::kSglang});
+  rig.server(0).answers = {stream({kChunk}, End::kHang), stream({kChunk}, End::kHang),
+                           stream({}, End::kHang), stream({kChunk}, End::kHang)};
+  Asked& gone = rig.ask(R"({"model":"m","stream":true})");
+  CHECK_FALSE(gone.over);
+  CHECK(rig.set.engines()[0]->running == 1);
+  rig.clock.advance(25s);
+  CHECK(gone.answered->body == kChunk + ": keep-alive\n: keep-alive\n");
+  const std::string& sent = rig.server(0).posts[0].body;
+  const auto at = sent.find("\"rid\":");
+  const std::string rid = sent.substr(at, sent.find(',', at) - at) + "}";
+  CHECK(rid.size() > 30);  // nobody else's, whatever x-request-id says
+  gone.answered->disconnect();
+  CHECK(gone.over);
+  REQUIRE(rig.server(0).posts.size() == 2);
+  CHECK(rig.server(0).posts[1].target == "/abort_request");
+  CHECK(rig.server(0).posts[1].body == "{" + rid);
+  CHECK(gone.record.status == 499);
+  CHECK(rig.server(0).cancelled >= 1);
+
+  Asked& slow = rig.ask(R"({"model":"m","stream":true})");
+  rig.clock.advance(10min);
+  CHECK(slow.over);
+  CHECK(slow.answered->finished);
+  CHECK(slow.record.outcome == "deadline_exceeded");
+
+  Asked& unsent = rig.ask(R"({"model":"m","stream":true})");
+  rig.clock.advance(10min);
+  CHECK(unsent.answered->status == 504);
+
+  Asked& stopped = rig.ask(R"({"model":"m","stream":true})");
+  rig.gateway.stop_running({ErrorCode::kUnavailable, "the server is shutting down", {}, {}});
+  CHECK(stopped.over);
+  CHECK(stopped.answered->body.find("shutting down") != std::string::npos);
+}
+
+TEST_CASE("relay: what a client may not say") {
+  Rig rig({EngineKind::kVllm});
+  const auto status = [&](std::string body, WireApi api = WireApi::kChat) {
+    return rig.ask(std::move(body), api).answered->status;
+  };
+  CHECK(status("{") == 400);
+  CHECK(status(R"({"model":"m","model":"m"})") == 400);
+  CHECK(status(R"({"model":"m","mod\u0065l":"m"})") == 400);
+  CHECK(status(R"({"model":3})") == 400);
+  CHECK(status(R"({"model":"x"})") == 404);
+  CHECK(status(R"({"model":"nowhere"})") == 404);
+  for (const auto* key : {"kv_transfer_params", "ec_transfer_params", "bootstrap_host",
+                          "bootstrap_room", "routed_dp_rank", "data_parallel_rank"}) {
+    CHECK(status(std::string(R"({"model":"m",")") + key + R"(":1})") == 400);
+  }
+  CHECK(rig.server(0).posts.empty());
+  Rig llama({EngineKind::kLlamaCpp});
+  CHECK(llama.ask(R"({"model":"m"})", WireApi::kPooling).answered->status == 400);
+  llama.server(0).answers = {whole("{}")};
+  CHECK(llama.ask(R"({"content":"x"})", WireApi::kTokenize).answered->status == 200);
+}
+
+TEST_CASE("engines: probes find models and loads, old forms too; the lost is noticed") {
+  Rig rig({EngineKind::kVllm, EngineKind::kSglang, EngineKind::kLlamaCpp});
+  rig.server(0).get["/metrics"] = {200, "vllm:num_requests_running{engine=\"1\"} 3\n"};
+  rig.server(1).get["/get_load"] = {200, R"([{"dp_rank":0,"num_reqs":7,"num_waiting_reqs":2}])"};
+  rig.server(2).get["/slots"] = {501, ""};
+  rig.server(2).get["/metrics"] = {200, "llamacpp:requests_processing 2\n"};
+  rig.clock.advance(1100ms);
+  CHECK(rig.set.engines()[0]->load() == 3);
+  CHECK(rig.set.engines()[1]->load() == 7);
+  CHECK(rig.set.engines()[2]->load() == 2);
+  CHECK(rig.set.models() == std::vector<dialects::EngineModel>{{"m", 4096, ""}});
+  CHECK(rig.gateway.models().size() == 2);  // and the alias
+  CHECK(rig.told.size() == 3);
+  for (auto* server : rig.servers)
+    server->get.clear();
+  rig.clock.advance(1100ms);
+  CHECK(rig.gateway.ready());  // one failed probe is not the end
+  rig.clock.advance(1100ms);
+  CHECK_FALSE(rig.gateway.ready());
+  CHECK(rig.told.size() == 6);
+  Asked& it = rig.ask(R"({"model":"m"})");
+  rig.clock.advance(11s);
+  CHECK(it.answered->status == 503);
+}
+
+TEST_CASE("engines: the least loaded gets the request, a conversation finds its engine again") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm});
+  const auto pick = [&](std::string_view head) {
+    return rig.set.pick({"m", WireApi::kChat, head});
+  };
+  std::vector<int> share(3);
+  for (int i = 0; i < 300; ++i) {
+    const std::string head = "conversation " + std::to_string(i);
+    Engine* first = pick(head);
+    CHECK(pick(head) == first);
+    for (std::size_t e = 0; e < 3; ++e)
+      share[e] += rig.set.engines()[e].get() == first ? 1 : 0;
+  }
+  for (const int n : share)
+    CHECK(n > 60);
+  Engine* bound = pick("a");
+  bound->loads = {{0, 50, 0, std::nullopt}};
+  CHECK(pick("a") != bound);
+  bound->loads.clear();
+  CHECK(pick("a") == bound);
+}
+
+TEST_CASE("legs: vLLM, serial: one token there, its params here, nothing else of the body moves") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm}, {EngineRole::kPrefill, EngineRole::kDecode});
+  FakeUpstream& prefill = rig.server(0);
+  FakeUpstream& decode = rig.server(1);
+  const std::string params =
+      R"({"do_remote_prefill":true, "remote_block_ids":[[7]],"big":9007199254740993})";
+  const std::string reply =
+      R"({"choices":[],"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4}},"kv_transfer_params":)" +
+      params + "}";
+  const std::string body =
+      R"({"model":"m","seed":9007199254740993,"messages":[1],"max_tokens":9,"min_tokens":2})";
+  prefill.answers = {whole(reply)};
+  decode.answers = {whole(
+      R"({"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":9}}})")};
+  const Asked& it = rig.ask(body);
+  CHECK(it.answered->status == 200);
+  CHECK(
+      prefill.posts.at(0).body ==
+      R"({"model":"m","seed":9007199254740993,"messages":[1],"max_tokens":1,"stream":false,"max_completion_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}})");
+  CHECK(decode.posts.at(0).body ==
+        body.substr(0, body.size() - 1) + R"(,"kv_transfer_params":)" + params + "}");
+  CHECK(header_of(prefill.posts[0], "x-request-id") == header_of(decode.posts[0], "x-request-id"));
+  CHECK(it.record.usage == Usage{9, 4, 3, 0});  // cached is what the prefill engine had
+  CHECK(it.record.placement == "e0 -> e1 (vllm)");
+
+  // Blocks whose lease is over by the engine's clock, or none: decode goes plain.
+  for (const std::string& what :
+       {std::string(R"({"kv_transfer_params":{"remote_blocks_expiry_time":1764547200.5}})"),
+        std::string(R"({"kv_transfer_params":null})")}) {
+    prefill.answers = {whole(what)};
+    decode.answers = {whole("{}")};
+    rig.ask(body);
+    CHECK(decode.posts.back().body == body);
+  }
+  // No prefill engine: said aloud, not done without.
+  prefill.answers = {};
+  CHECK(rig.ask(body).answered->status == 503);
+  // What the client got wrong is answered in the engine's words.
+  prefill.answers = {whole("bad", 400)};
+  decode.answers = {whole(R"({"error":"bad"})", 400)};
+  CHECK(rig.ask(body).answered->body == R"({"error":"bad"})");
+}
+
+TEST_CASE("legs: a client that goes during the prefill ends it; decode never hears of it") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm}, {EngineRole::kPrefill, EngineRole::kDecode});
+  rig.server(0).answers = {stream({}, End::kHang)};
+  Asked& it = rig.ask(R"({"model":"m","messages":[1]})");
+  CHECK_FALSE(it.over);
+  it.answered->disconnect();
+  CHECK(it.over);
+  CHECK(rig.server(0).cancelled >= 1);
+  CHECK(rig.server(1).posts.empty());
+}
+
+TEST_CASE("legs: SGLang, both at once with one room; a leg that fails ends the other at once") {
+  const auto make = [] {
+    return std::make_unique<Rig>(
+        std::vector<EngineKind>{EngineKind::kSglang, EngineKind::kSglang},
+        std::vector<EngineRole>{EngineRole::kPrefill, EngineRole::kDecode});
+  };
+  auto rig = make();
+  rig->server(0).answers = {stream({kChunk + kDone})};
+  rig->server(1).answers = {stream({kChunk + kStop + kUsage + kDone})};
+  const std::string body = R"({"model":"m","messages":[1],"stream":true})";
+  const Asked& it = rig->ask(body);
+  CHECK(it.answered->body == kChunk + kStop + kDone);
+  const std::string& p = rig->server(0).posts.at(0).body;
+  const std::string& d = rig->server(1).posts.at(0).body;
+  const auto room_of = [](const std::string& text) {
+    const auto at = text.find("\"bootstrap_room\":");
+    REQUIRE(at != std::string::npos);
+    return text.substr(at);
+  };
+  CHECK(room_of(p) == room_of(d));
+  CHECK(p.find(R"("bootstrap_host":"p-host","bootstrap_port":8998)") != std::string::npos);
+  CHECK(p.starts_with(body.substr(0, body.size() - 1)));
+
+  // Prefill refuses: decode would wait for five minutes.
+  rig = make();
+  rig->server(0).answers = {whole("", 500)};
+  rig->server(1).answers = {stream({}, End::kHang)};
+  CHECK(rig->ask(body).over);
+  CHECK(rig->server(1).cancelled + static_cast<int>(rig->server(1).posts.empty()) >= 1);
+  // It dies later: the stream ends in order, at once.
+  rig = make();
+  rig->server(0).answers = {stream({}, End::kHang)};
+  rig->server(1).answers = {stream({kChunk}, End::kHang)};
+  Asked& late = rig->ask(body);
+  CHECK_FALSE(late.over);
+  rig->clock.advance(5min);
+  CHECK(late.over);
+  CHECK(late.answered->finished);
+  // Decode fails: prefill is ended.
+  rig = make();
+  rig->server(0).answers = {stream({}, End::kHang)};
+  rig->server(1).answers = {whole("", 400)};
+  CHECK(rig->ask(body).over);
+  CHECK(rig->server(0).cancelled >= 1);
+}
+
+}  // namespace penstock::foreign
