@@ -770,7 +770,7 @@ class Experts(unittest.TestCase):
                 file.write('{"window":9,"worker":"w","seconds":1,"picks":[[1]]}\n')
             code, out, err = run("experts", "plan", path)
             self.assertEqual(code, 64, err)
-            self.assertIn("line 10: picks: 3 arrays are needed here", err)
+            self.assertIn(f"line 10: picks: {lines[0]['layers']} arrays are needed here", err)
             code, _, err = run("experts", "plan", path + "x")
             self.assertIn("loads.jsonlx", err)
             code, _, err = run("experts", "plam")
