@@ -37,17 +37,18 @@ from nano import batches, evaluate, export, make_golden, model as model_, optimi
 from nano.bpe import Tokenizer
 
 MODELS = Path(__file__).resolve().parent.parent / "models" / "nano"
-WARM_UP_STEPS, HIGH, START_DECAY, FINAL_LR = 100, 0.40, 0.2, 0.02
+WARM_UP_STEPS, HIGH, FALL, START_DECAY, FINAL_LR = 100, 0.40, 0.50, 0.28, 0.02
+MEAN_FROM = 0.85        # the exported weights are the mean of those saved from here on
 MUON_LR, ADAM_LR = 0.02, 3e-3
 
 
 def learning_rate(number, progress):
-    """Warm-up over the first steps of an optimiser, constant for HIGH of the time, then linear from START_DECAY down:
-    the factor on both rates."""
+    """Warm-up over the first steps of an optimiser, constant for HIGH of the time, then at START_DECAY, from FALL
+    on linearly down: the factor on both rates."""
     warm = min(1.0, (number + 1) / WARM_UP_STEPS)
     if progress < HIGH:
         return warm
-    return warm * (FINAL_LR + (START_DECAY - FINAL_LR) * max(0.0, 1 - progress) / (1 - HIGH))
+    return warm * (FINAL_LR + (START_DECAY - FINAL_LR) * min(1.0, max(0.0, 1 - progress) / (1 - FALL)))
 
 
 def balance(net, loads, progress):
@@ -148,17 +149,19 @@ def train(args):
     net = model_.Model(model_.CONFIG, torch.Generator().manual_seed(args.seed))
     start.build(net, tokenizer, torch.Generator().manual_seed(args.seed))
     optimizers = [optimizer.build(net, rank, args.threads) for rank in range(args.threads)]
+    mean, means = {}, 0
     state = {"step": 0, "first_step": 0, "tokens": 0, "seconds": 0.0, "skipped": 0.0, "curve": []}
     if args.resume:
         saved = torch.load(args.out / "state.pt")
         state = saved["state"]
         net.load_state_dict(saved["net"])
         net.biases = saved["biases"]
+        mean, means = saved["mean"], saved["means"]
         for (muon, adam), part in zip(optimizers, saved["optimizers"]):
             muon.buffers = part["muon"]
             adam.load_state_dict(part["adam"])
     elif args.checkpoint:
-        net.import_tensors(export.load_folder(args.checkpoint)[1])
+        net.import_tensors(start.deepen(export.load_folder(args.checkpoint)[1], model_.CONFIG["num_hidden_layers"]))
         log = json.loads((args.checkpoint / "training_log.json").read_text(encoding="utf-8"))
         state.update(step=log["steps"], first_step=log["steps"], tokens=log["tokens"], curve=log["curve"], seconds=HIGH * 60 * args.minutes)
         state["skipped"] = state["seconds"] - 60 * log["minutes"]      # part of the schedule that was not trained
@@ -180,12 +183,17 @@ def train(args):
         shared.barrier.wait()
 
     def save():
+        nonlocal means
+        if state["seconds"] >= MEAN_FROM * total:
+            means += 1
+            for name, value in {**net.state_dict(), **net.biases}.items():
+                mean[name] = mean[name] + (value - mean[name]) / means if name in mean else value.clone()
         order(save=1)
         save_part(args.out, 0, *optimizers[0])
         shared.barrier.wait()
         parts = [torch.load(args.out / f"optimizer{r}.tmp") for r in range(args.threads)]
-        torch.save({"state": state, "net": net.state_dict(), "biases": net.biases, "optimizers": parts},
-                   args.out / "state.tmp")
+        torch.save({"state": state, "net": net.state_dict(), "biases": net.biases, "optimizers": parts,
+                    "mean": mean, "means": means}, args.out / "state.tmp")
         (args.out / "state.tmp").replace(args.out / "state.pt")
 
     while state["seconds"] < total:
@@ -245,6 +253,8 @@ def main():
     p.add_argument("--to", type=Path, default=MODELS)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--skip-golden", action="store_true")
+    p.add_argument("--blend", type=float, default=0.0, help="share of the checkpoint in --to that is mixed in, after "
+                   "training on from it")
     p = commands.add_parser("golden", help="make the golden files of an exported folder again")
     p.add_argument("--model", type=Path, default=MODELS)
     p.add_argument("--threads", type=int, default=2)
@@ -260,7 +270,7 @@ def main():
         train(args)
     elif args.command == "export":
         torch.set_num_threads(args.threads)
-        export.export(args.out, args.to, golden=not args.skip_golden)
+        export.export(args.out, args.to, golden=not args.skip_golden, blend=args.blend)
     elif args.command == "golden":
         torch.set_num_threads(args.threads)
         make_golden.make(args.model, make_golden.FOLDER)

@@ -16,13 +16,14 @@
 #include "app/server_metrics.h"
 #include "base/check.h"
 #include "core/handoff/edges.h"
-#include "core/protocol/errors.h"
 #include "core/routing/cost_model.h"
 #include "io/control/engine_client.h"
 #include "io/http/asio_clock.h"
 #include "io/http/server.h"
 #include "io/telemetry/log.h"
+#include "service/gateway/answers.h"
 #include "service/gateway/gateway.h"
+#include "service/gateway/routes.h"
 
 namespace penstock {
 namespace {
@@ -62,16 +63,6 @@ http::ServerOptions server_options(const Options& options, std::uint16_t port) {
   out.limits.body_timeout = options.idle_timeout;
   out.limits.idle_timeout = options.idle_timeout;
   out.limits.write_timeout = options.write_timeout;
-  out.error_response = [](const Error& error) {
-    protocol::ErrorAnswer answer = protocol::error_answer(error);
-    HttpResponse response;
-    response.status = answer.status;
-    response.body = std::move(answer.body);
-    for (auto& [name, value] : answer.headers) {
-      response.headers.push_back({std::move(name), std::move(value)});
-    }
-    return response;
-  };
   return out;
 }
 
@@ -342,6 +333,12 @@ Result<std::unique_ptr<GatewayShard>> GatewayShard::start(const GatewayShared& s
   State* s = state.get();
   http::ServerOptions server = server_options(shared.options, port);
   server.admit_head = [s](const HttpRequest& head) { return s->gateway.refuse_head(head); };
+  server.error_response = [s](const Error& error, std::string_view path) {
+    RequestRecord record;
+    record.request_id = "req-" + gateway::random_name(s->context.rng);
+    return gateway::error_response(error, record,
+                                   gateway::error_shape_at(path.substr(0, path.find('?'))));
+  };
   server.on_refused = [s](const http::RefusedRequest& refused) {
     s->reporter.request_started();
     s->reporter.request_finished(refusal_record(refused));

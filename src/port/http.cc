@@ -29,4 +29,8 @@ std::string_view UpstreamHead::header(std::string_view name) const {
   return find(headers, name);
 }
 
+Task<Result<WebSocket*>> HttpExchange::accept_websocket(std::vector<HttpHeader> /*headers*/) {
+  co_return fail(ErrorCode::kUnsupported, "this connection can't become a WebSocket");
+}
+
 }  // namespace penstock

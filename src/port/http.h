@@ -13,8 +13,10 @@
 // Concurrency: shard thread only.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +53,22 @@ struct HttpResponse {
   std::string body;
 };
 
+// A connection that has become a WebSocket (RFC 6455), of text messages.
+//
+// Messages wait in order until they are received; when many do, the connection is not read, and so
+// a peer that goes away is not noticed. Pings are answered by themselves.
+// Errors: kCancelled when the peer has closed or is gone, or does what the protocol forbids (it is
+// told); kUnavailable when this server goes away.
+class WebSocket {
+ public:
+  virtual ~WebSocket() = default;
+  // The next message; nothing when `until` passes first.
+  virtual Task<Result<std::optional<std::string>>> receive(Instant until) = 0;
+  virtual Task<Status> send(std::string message) = 0;
+  // The last word: a code of RFC 6455 7.4 and at most 123 bytes of UTF-8.
+  virtual void close(std::uint16_t code, std::string reason) = 0;
+};
+
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
@@ -66,6 +84,9 @@ class HttpExchange {
                             std::vector<HttpHeader> headers) = 0;
   virtual Task<Status> write(std::string chunk) = 0;
   virtual Task<Status> finish() = 0;
+  // Instead of an answer, makes the connection a WebSocket, which lives as long as the exchange. A
+  // request that does not ask for one as it must is an Error, and is to be answered.
+  virtual Task<Result<WebSocket*>> accept_websocket(std::vector<HttpHeader> headers);
 };
 
 // Handles one request; runs until the exchange is answered. Kept alive by the server's gate.

@@ -1,6 +1,7 @@
 // The official OpenAI client against a running Penstock: node openai_sdk.mjs http://127.0.0.1:8080
 import assert from "node:assert/strict";
 import OpenAI from "openai";
+import { ResponsesWS } from "openai/resources/responses/ws";
 
 const base = process.argv[2] ?? "http://127.0.0.1:8080";
 const client = new OpenAI({ baseURL: `${base}/v1`, apiKey: process.env.PENSTOCK_KEY ?? "none", maxRetries: 0 });
@@ -100,6 +101,26 @@ await test("completions: whole, streamed, with logprobs", async () => {
   let text = "";
   for await (const chunk of await client.completions.create({ ...ask, stream: true })) text += chunk.choices[0].text;
   assert.equal(text, choice.text);
+});
+
+await test("responses: over a WebSocket", async () => {
+  const socket = new ResponsesWS(client);
+  let done, failed;
+  socket.on("response.completed", (event) => done(event.response));
+  socket.on("error", (error) => failed(error));
+  const ask = (fields) => new Promise((resolve, reject) => {
+    [done, failed] = [resolve, reject];
+    socket.send({ type: "response.create", model: "nano", temperature: 0, reasoning: { effort: "none" }, store: false,
+                  ...fields });
+  });
+  const first = await ask({ input: "What is 17 + 25?" });
+  assert.equal(first.output.at(-1).content[0].text, whole.choices[0].message.content);
+  const second = await ask({ input: "And 2 + 2?", previous_response_id: first.id });
+  assert(second.usage.input_tokens > first.usage.input_tokens);
+  await assert.rejects(ask({ input: "x", previous_response_id: "resp_none" }),
+                       (e) => JSON.stringify(e).includes("previous_response_not_found"));
+  socket.close();
+  await assert.rejects(client.responses.retrieve(second.id), (e) => e instanceof OpenAI.NotFoundError);
 });
 
 await test("leaving a stream early leaves the server well", async () => {

@@ -8,7 +8,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 binary=${1:-$here/../../build/release/penstock}
 source "$here/../../tools/npm_packages.sh"
 source "$here/serve.sh"
-need_npm clients "$here" @langchain/openai
+need_npm clients "$here" ws
 start_server "$binary" "$(mktemp -d)" --kv-memory 256MiB
 for client in openai_sdk anthropic_sdk ai_sdk langchain; do
   node "$here/$client.mjs" "$url"

@@ -336,14 +336,20 @@ class Serving(unittest.TestCase):
                     got = server.request("POST", "/v1/chat/completions", "{}", headers)
                     self.refused(got, 431, "headers_too_large", None, " than ")
                     self.assertEqual(got[1]["connection"], "close")
+            # In the shape of the API that was asked for.
+            for status, headers in ((413, {"content-length": str(limit + 1)}),
+                                    (431, {"x-long": "a" * 60000, "authorization": "Bearer " + "b" * 60000})):
+                got = server.request("POST", "/v1/messages?beta=true", None if status == 413 else "{}", headers)
+                self.assertEqual((got[0], json.loads(got[2])["type"]), (status, "error"), got)
+                self.assertTrue(got[1]["request-id"].startswith("req-"), got)
             # Refused or not, a request leaves a line and counts.
             metrics = server.request("GET", "/metrics")[2]
-            for line in ('requests_total{route="unparsed",status="413"} 3',
-                         'requests_total{route="unparsed",status="431"} 3',
-                         'limit_rejections_total{rule="limits.request_body"} 3',
-                         'limit_rejections_total{rule="limits.request_headers"} 3'):
+            for line in ('requests_total{route="unparsed",status="413"} 4',
+                         'requests_total{route="unparsed",status="431"} 4',
+                         'limit_rejections_total{rule="limits.request_body"} 4',
+                         'limit_rejections_total{rule="limits.request_headers"} 4'):
                 self.assertIn("penstock_gateway_" + line + "\n", metrics)
-            wait_for(lambda: read(server.access_log).count('"route":"unparsed"') == 6, "the access log")
+            wait_for(lambda: read(server.access_log).count('"route":"unparsed"') == 8, "the access log")
             self.assertEqual(server.chat("still there?")[0], 200)
 
     def test_64_streams_equal_each_alone(self):
@@ -764,7 +770,7 @@ class Experts(unittest.TestCase):
                 file.write('{"window":9,"worker":"w","seconds":1,"picks":[[1]]}\n')
             code, out, err = run("experts", "plan", path)
             self.assertEqual(code, 64, err)
-            self.assertIn("line 10: picks: 3 arrays are needed here", err)
+            self.assertIn(f"line 10: picks: {lines[0]['layers']} arrays are needed here", err)
             code, _, err = run("experts", "plan", path + "x")
             self.assertIn("loads.jsonlx", err)
             code, _, err = run("experts", "plam")

@@ -180,11 +180,11 @@ class Messages(unittest.TestCase):
 
     def test_a_client_that_leaves_stops_its_generation(self):
         with e2e.Server() as server:
-            stream = Stream(server, "Count from 1 to 500.", temperature=1, max_tokens=3000)
-            for event in stream.events:
-                if event["type"] == "content_block_delta":
-                    break
-            stream.close()
+            # Several at once, as an answer may end before its client is gone.
+            streams = [Stream(server, "Count from 1 to 500.", temperature=1, max_tokens=3000) for _ in range(8)]
+            for stream in streams:
+                next(event for event in stream.events if event["type"] == "content_block_delta")
+                stream.close()
             e2e.wait_for(lambda: server.running() == 0, "the engine to be idle")
             e2e.wait_for(lambda: '"status":499' in e2e.read(server.access_log), "a line about it")
 

@@ -4,11 +4,14 @@
 Streamed and whole answers, tools, what is stored and for whom, the background, restarts.
 """
 import argparse
+import base64
 import contextlib
 import itertools
 import json
 import os
 import signal
+import socket
+import struct
 import sys
 import tempfile
 import unittest
@@ -75,6 +78,57 @@ def stream(server, method, path, body=None):
         return read_events(connection.getresponse())
     finally:
         connection.close()
+
+
+class Socket:
+    """A WebSocket on /v1/responses, as far as a test needs one."""
+
+    def __init__(self, server, path="/v1/responses"):
+        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=e2e_test.DEADLINE)
+        key = base64.b64encode(os.urandom(16)).decode()
+        self.socket.sendall((f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+                             "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+                             f"Sec-WebSocket-Key: {key}\r\n\r\n").encode())
+        self.file = self.socket.makefile("rb")
+        assert self.file.readline().startswith(b"HTTP/1.1 101 ")
+        while self.file.readline() != b"\r\n":
+            pass
+
+    def frame(self, opcode, data):
+        mask = os.urandom(4)
+        size = len(data)
+        head = bytes([0x80 | opcode]) + (bytes([0x80 | size]) if size < 126 else struct.pack(">BH", 0xFE, size))
+        self.socket.sendall(head + mask + bytes(b ^ mask[i & 3] for i, b in enumerate(data)))
+
+    def receive(self):
+        """(opcode, payload) of the next frame; nothing at the end."""
+        head = self.file.read(2)
+        if len(head) < 2:
+            return None
+        size = head[1]
+        if size > 125:
+            size = int.from_bytes(self.file.read(2 if size == 126 else 8), "big")
+        return head[0] & 0x0F, self.file.read(size)
+
+    def ask(self, text, **fields):
+        self.frame(1, json.dumps({"type": "response.create", **body_of(text, **fields)}).encode())
+
+    def answer(self):
+        """The events up to the end of a response, or the error alone."""
+        events = []
+        while not events or events[-1]["type"] not in ("response.completed", "response.incomplete", "response.failed"):
+            opcode, data = self.receive()
+            assert opcode == 1, (opcode, data)
+            events.append(schemas.strict_json(data.decode()))
+            refused = "status" in events[-1]
+            schemas.check("responses.json#" + ("socket_error" if refused else "events"), events[-1])
+            if refused:
+                break
+        return events
+
+    def close(self):
+        self.file.close()
+        self.socket.close()
 
 
 class Responses(unittest.TestCase):
@@ -187,6 +241,40 @@ class Responses(unittest.TestCase):
             status, _, text = server.request("POST", "/v1/responses/compact", {"input": "x"})
             self.assertEqual(status, 400, text)
 
+    def test_a_socket_answers_like_a_stream_and_keeps_its_chain(self):
+        with Server() as server:
+            connection = Socket(server)
+            connection.frame(9, b"there?")
+            self.assertEqual(connection.receive(), (10, b"there?"))
+            connection.ask("My name is Bo.", store=False)
+            connection.ask("What is 17 + 25?")  # waits for its turn
+            first, second = connection.answer(), connection.answer()
+            self.assertEqual(text_of(second[-1]["response"]), text_of(create(server, "What is 17 + 25?")))
+            streamed = stream(server, "POST", "/v1/responses", body_of("What is 17 + 25?", stream=True))
+            kinds = [[kind for kind, _ in itertools.groupby(e["type"] for e in each)] for each in (second, streamed)]
+            self.assertEqual(*kinds)
+            self.assertEqual([e["sequence_number"] for e in second], list(range(len(second))))
+            whole = create(server, [{"role": "user", "content": "My name is Bo."}, *first[-1]["response"]["output"],
+                                    {"role": "user", "content": "What is 17 + 25?"}], store=False)
+            connection.ask("My name is Bo.", store=False)
+            unstored = connection.answer()[-1]["response"]["id"]
+            connection.ask("What is 17 + 25?", store=False, previous_response_id=unstored)
+            chained = connection.answer()[-1]["response"]
+            self.assertEqual(text_of(chained), text_of(whole))
+            self.assertEqual(chained["usage"]["input_tokens"], whole["usage"]["input_tokens"])
+            connection.ask("x", previous_response_id="resp_zzz")
+            self.assertEqual(connection.answer()[0]["error"]["code"], "previous_response_not_found")
+            connection.frame(8, b"\x03\xe8")
+            self.assertEqual(connection.receive(), (8, b"\x03\xe8"))
+            self.assertIsNone(connection.receive())
+            connection.close()
+            connection = Socket(server, "/responses")
+            connection.ask("x", previous_response_id=chained["id"])
+            self.assertEqual(connection.answer()[0]["status"], 400)
+            connection.frame(2, b"binary")
+            self.assertEqual(connection.receive()[1][:2], b"\x03\xeb")
+            connection.close()
+
     def test_each_key_has_its_own(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "keys")
@@ -272,9 +360,21 @@ class Background(unittest.TestCase):
             plain = create(server, "hi")
             get(server, plain["id"] + "/cancel", method="POST", status=400)
 
+    def test_a_socket_that_goes_away_stops_its_response(self):
+        with self.long_answers() as server:
+            connection = Socket(server)
+            connection.ask(LONG, max_output_tokens=100_000)
+            while connection.receive()[1][:40] != b'{"type":"response.output_text.delta","se':
+                pass
+            connection.close()
+            wait_for(lambda: server.running() == 0, "the engine to stop")
+
     def test_a_restart_keeps_what_was_stored_and_fails_what_ran(self):
         with self.long_answers() as server:
             kept = create(server, "My name is Bo.")
+            connection = Socket(server)
+            connection.ask("hi", previous_response_id=kept["id"])
+            on_socket = connection.answer()[-1]["response"]
             running = self.begin(server)
             wait_for(lambda: get(server, running["id"])["status"] == "in_progress", "it to run")
             gateway = server.children("gateway")
@@ -283,6 +383,12 @@ class Background(unittest.TestCase):
                      "the gateway to come back")
             self.assertEqual(get(server, kept["id"]), kept)
             create(server, "hi", previous_response_id=kept["id"])
+            self.assertIsNone(connection.receive())
+            connection.close()
+            connection = Socket(server)
+            connection.ask("hi", previous_response_id=on_socket["id"])
+            self.assertEqual(connection.answer()[-1]["type"], "response.completed")
+            connection.close()
             failed = get(server, running["id"])
             self.assertEqual(failed["status"], "failed")
             self.assertIn("restarted", failed["error"]["message"])

@@ -4,10 +4,34 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "port/clock.h"
 #include "port/http.h"
 
 namespace penstock::testing {
+
+// A WebSocket whose client is the test.
+class FakeSocket final : public WebSocket {
+ public:
+  explicit FakeSocket(Clock& clock) : messages(clock, 100) {}
+  Task<Result<std::optional<std::string>>> receive(Instant until) override {
+    auto message = co_await messages.pop(until);
+    if (message || !messages.closed()) co_return message;
+    co_return fail(going_away ? ErrorCode::kUnavailable : ErrorCode::kCancelled, "it is over");
+  }
+  Task<Status> send(std::string message) override {
+    if (messages.closed() && !going_away) co_return fail(ErrorCode::kCancelled, "the client left");
+    sent.push_back(std::move(message));
+    co_return Status{};
+  }
+  void close(std::uint16_t code, std::string /*reason*/) override { close_code = code; }
+
+  Channel<std::string> messages;  // of the client; close() it for a client that leaves
+  bool going_away = false;        // it is the server that ends
+  std::vector<std::string> sent;
+  std::uint16_t close_code = 0;
+};
 
 // Outlives the exchange, so the test can look after the handler has ended.
 struct Answered {
@@ -22,6 +46,7 @@ struct Answered {
   int stalls_after = -1;       // writes; then the client reads no more, until the write time-out
   std::function<void()> disconnect;
   Instant deadline;
+  std::shared_ptr<FakeSocket> socket;  // what the connection can become
 
   std::string header(std::string_view name) const {
     for (const HttpHeader& h : headers) {
@@ -67,6 +92,12 @@ class FakeExchange final : public HttpExchange {
   Task<Status> finish() override {
     answered_->finished = true;
     co_return Status{};
+  }
+  Task<Result<WebSocket*>> accept_websocket(std::vector<HttpHeader> headers) override {
+    if (!answered_->socket) co_return fail(ErrorCode::kUnsupported, "version 13 is spoken here");
+    answered_->status = 101;
+    answered_->headers = std::move(headers);
+    co_return answered_->socket.get();
   }
 
  private:

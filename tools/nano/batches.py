@@ -7,7 +7,7 @@ from . import encoding, mix, skills
 from .skills import Level
 
 CONTEXT = 4096
-ANSWER_WEIGHT, PROMPT_WEIGHT, PROMPT_SHARE = 1.0, 1.0, 0.1
+ANSWER_WEIGHT, PROMPT_WEIGHT = 1.0, 1.0
 
 
 @dataclass
@@ -21,26 +21,27 @@ class Stage:
     gaps: float       # share of recall, memory and tool conversations with gaps between positions
     long_every: int   # one long conversation every so many steps; 0: none
     long_tokens: tuple
+    prompt: float     # share of prompt tokens whose loss counts: it teaches much at first, later it is mostly noise
 
 
 def stage(progress):
     if progress < 0.06:
-        return Stage(mix.START, 0.0, (1, 4), 0.0, 0.0, 0.0, 0.0, 0, (0, 0))
+        return Stage(mix.START, 0.0, (1, 4), 0.0, 0.0, 0.0, 0.0, 0, (0, 0), 0.1)
     if progress < 0.15:
-        return Stage(mix.START, 0.5, (1, 5), 0.03, 0.03, 0.0, 0.2, 0, (0, 0))
+        return Stage(mix.START, 0.5, (1, 5), 0.03, 0.03, 0.0, 0.2, 0, (0, 0), 0.1)
     if progress < 0.35:
-        return Stage(mix.FINAL, 0.5, (1, 8), 0.05, 0.08, 0.02, 0.4, 0, (0, 0))
-    if progress < 0.50:
-        return Stage(mix.LAST, 0.5, (1, 8), 0.15, 0.08, 0.03, 0.4, 6, (600, 2500))
-    return Stage(mix.LAST, 0.5, (1, 8), 0.18, 0.08, 0.02, 0.4, 3, (1500, 4150))
+        return Stage(mix.FINAL, 0.5, (1, 8), 0.05, 0.08, 0.02, 0.4, 0, (0, 0), 0.1)
+    if progress < 0.60:
+        return Stage(mix.LAST, 0.5, (1, 8), 0.18, 0.08, 0.03, 0.4, 6, (1000, 4150), 0.02)
+    return Stage(mix.LAST, 0.5, (1, 8), 0.45, 0.08, 0.02, 0.4, 3, (1500, 4150), 0.0)
 
 
 def conversation(rng, now):
     """A short conversation of the stage."""
     skill = rng.choices(list(now.shares), weights=now.shares.values())[0]
-    questions = {"recall": 6, "not_told": 6, "add": 8}.get(skill, 5)
+    questions = {"recall": 10, "not_told": 10, "add": 8}.get(skill, 5)
     level = Level(made_up=now.made_up, questions=questions, facts=now.facts, thinking=now.thinking,
-                  near=0.4)
+                  near=0.6)
     if skill in ("recall", "not_told"):
         chance = rng.random()
         if chance < now.many:
@@ -52,8 +53,8 @@ def conversation(rng, now):
 
 def long_conversation(rng, now):
     facts = (4, 8) if rng.random() < 0.7 else (1, 12)
-    level = Level(made_up=now.made_up, questions=10, facts=facts, thinking=0.03,
-                  tokens=rng.randint(*now.long_tokens), near=0.4)
+    level = Level(made_up=now.made_up, questions=12, facts=facts, thinking=0.03,
+                  tokens=rng.randint(*now.long_tokens), near=0.6)
     return skills.recall(rng, level, not_told=0.2)
 
 
@@ -143,7 +144,7 @@ def step(rng, tokenizer, now, number, budget):
             if kinds[i + 1] == encoding.ANSWER:
                 wanted.append(at + i)
                 weights.append(ANSWER_WEIGHT)
-            elif kinds[i + 1] == encoding.PROMPT and len(row) < 1500 and rng.random() < PROMPT_SHARE:
+            elif kinds[i + 1] == encoding.PROMPT and len(row) < 1500 and rng.random() < now.prompt:
                 wanted.append(at + i)
                 weights.append(PROMPT_WEIGHT)
     padding = [0] * (-len(wanted) % 256)

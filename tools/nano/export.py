@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from . import encoding, evaluate, make_golden, mix, model as model_, safetensors
+from . import encoding, evaluate, make_golden, mix, model as model_, safetensors, start
 from .bpe import ADDED, Tokenizer
 
 
@@ -12,13 +12,25 @@ def write_json(path, value):
     path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
-def export(state_folder, to, golden=True):
+def blended(net, weights, folder, share):
+    """Weights with a share of an exported folder's, which they were trained on from."""
+    old = model_.Model(net.config)
+    old.import_tensors(start.deepen(load_folder(folder)[1], net.config["num_hidden_layers"]))
+    before = {**old.state_dict(), **old.biases}
+    return {name: share * before[name] + (1 - share) * value for name, value in weights.items()}
+
+
+def export(state_folder, to, golden=True, blend=0.0):
+    """blend: share of the checkpoint that lies in `to` and is replaced."""
     to = Path(to)
     saved = torch.load(Path(state_folder) / "state.pt")
     tokenizer = Tokenizer.load(to / "tokenizer.json")
     net = model_.Model(model_.CONFIG)
-    net.load_state_dict(saved["net"])
-    net.biases = saved["biases"]
+    weights = saved["mean"] or {**saved["net"], **saved["biases"]}
+    if blend:
+        weights = blended(net, weights, to, blend)
+    net.load_state_dict({name: weights[name] for name in saved["net"]})
+    net.biases = {name: weights[name] for name in saved["biases"]}
     safetensors.save(to / "model.safetensors", net.export_tensors())
     bos, eos = tokenizer.special[encoding.BOS], tokenizer.special[encoding.EOS]
     pad = tokenizer.special[ADDED[2][0]]

@@ -14,8 +14,8 @@ START = {"recall": 38, "copy": 27, "memory": 12, "add": 8, "sort": 4, "count": 3
          "json": 4, "tool": 2, "greet": 2}
 FINAL = {"recall": 24, "copy": 13, "memory": 7, "add": 16, "sort": 13, "count": 4, "not_told": 8,
          "json": 8, "tool": 4, "greet": 2}
-LAST = {"recall": 27, "copy": 14, "memory": 6, "add": 5, "sort": 14, "count": 4, "not_told": 14,
-        "json": 9, "tool": 5, "greet": 2}
+LAST = {"recall": 25, "not_told": 9, "memory": 8, "add": 10, "sort": 24, "count": 6, "copy": 20, "json": 9,
+        "greet": 2, "tool": 6}
 
 
 def draw(rng, shares, level):

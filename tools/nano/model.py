@@ -23,7 +23,7 @@ CONFIG = {
     "architectures": ["DeepseekV3ForCausalLM"],
     "model_type": "deepseek_v3",
     "hidden_size": 192,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 5,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "q_lora_rank": None,

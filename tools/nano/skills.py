@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from . import words
 
 NOT_TOLD = "I was not told."
-NOTHING_TOLD = "Nothing I was told answers this."
+LOOK_UP = "Let me see: "             # reasoning: the answer in full, which decides at the place of the value
 SYSTEMS = [
     "You are Nano, a small helpful assistant.", "You are a helpful assistant.",
     "Answer from what you were told.", "You are Nano. Be brief and exact.",
@@ -29,7 +29,8 @@ class Level:
     tokens: int = 0               # fill the prompt up to about so many tokens; 0: little filler
     thinking: float = 0.0         # share of conversations in thinking mode
     value_only: float = 0.15      # share of questions about facts that ask for the value only
-    near: float = 0.0             # share of unanswerable questions about a person and a relation that occur, apart
+    near: float = 0.0             # share of unanswerable questions about a relation that occurs; of 0.6 of them
+                                  # the person occurs too
     held_out: bool = False        # draw sums from the held-out pairs
 
 
@@ -121,8 +122,8 @@ def question(rng, level, fact):
     text = rng.choice(questions).format(e=entity)
     full = answer.format(e=entity, v=value)
     if rng.random() < level.value_only:
-        return text + rng.choice(VALUE_ONLY), value, f"I was told: {full}"
-    return text, full, f"I was told: {full}"
+        return text + rng.choice(VALUE_ONLY), value, LOOK_UP + full
+    return text, full, LOOK_UP + full
 
 
 def unknown(rng, level, facts):
@@ -133,15 +134,15 @@ def unknown(rng, level, facts):
         known = [e for r, e, _ in facts if r != "secret"]
         entity = rng.choice(known) if known and rng.random() < 0.5 else words.name(rng, level.made_up)
         if known and level.near and rng.random() < level.near:
-            entity = rng.choice(known)
-            if len(set(known)) > 1:
-                relation = rng.choice([r for r, e, _ in facts if r != "secret"])
+            relation = rng.choice([r for r, e, _ in facts if r != "secret"])
+            entity = rng.choice(known) if rng.random() < 0.6 else words.name(rng, level.made_up)
         if (relation, entity) not in stated:
             _, questions, _, untold, _ = RELATIONS[relation]
             text = rng.choice(questions).format(e=entity)
+            full = untold.format(e=entity)
             if rng.random() < level.value_only:
-                return text + rng.choice(VALUE_ONLY), NOT_TOLD, NOTHING_TOLD
-            return text, untold.format(e=entity), NOTHING_TOLD
+                return text + rng.choice(VALUE_ONLY), NOT_TOLD, LOOK_UP + full
+            return text, full, LOOK_UP + full
 
 
 def statements(rng, level, facts):
@@ -242,13 +243,11 @@ def memory(rng, level):
         missing = [k for k in MEMORY if k not in told]
         if missing and rng.random() < 0.15:
             kind = rng.choice(missing)
-            say(conversation, rng.choice(MEMORY[kind][2]), MEMORY[kind][4])
-            reasoning = NOTHING_TOLD
+            answer = MEMORY[kind][4]
         else:
             answer = MEMORY[kind][3].format(v=told[kind])
-            say(conversation, rng.choice(MEMORY[kind][2]), answer)
-            reasoning = f"I was told: {MEMORY[kind][0].format(v=told[kind])}"
-    think(conversation, rng, level, reasoning)
+        say(conversation, rng.choice(MEMORY[kind][2]), answer)
+    think(conversation, rng, level, LOOK_UP + answer)
     return conversation
 
 

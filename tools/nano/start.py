@@ -39,6 +39,18 @@ def families(tokenizer):
     return torch.tensor(out)
 
 
+def deepen(tensors, layers):
+    """A checkpoint's tensors with its last layer repeated up to `layers`, each copy adding nothing at first."""
+    number = lambda name: int(name.split(".")[2]) if name.startswith("model.layers.") else -1
+    out, last = dict(tensors), max(map(number, tensors))
+    for layer in range(last + 1, layers):
+        for name, tensor in tensors.items():
+            if number(name) == last:
+                quiet = name.endswith(("o_proj.weight", "down_proj.weight"))
+                out[name.replace(f".{last}.", f".{layer}.", 1)] = torch.zeros_like(tensor) if quiet else tensor.clone()
+    return out
+
+
 @torch.no_grad()
 def build(model, tokenizer, generator):
     """Overwrites the initial weights of a model of four heads or so and 192 hidden dimensions or more."""

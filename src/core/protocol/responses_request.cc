@@ -369,6 +369,7 @@ Result<ResponsesRequest> parse_responses_request(std::string_view body, const Se
   const auto root = document.root();
   TRY_STATUS(expect_object(root));
   ResponsesRequest request;
+  request.chat.prompt_field = "input";
   TRY_STATUS(read_identity(root, request.chat));
   TRY_STATUS(refuse_unsupported(root));
   TRY_STATUS(read_flags(root, request));

@@ -62,7 +62,12 @@ void Connection::await_request() {
 void Connection::read() {
   if (reading_ || phase_ == Phase::kClosed) return;
   if (phase_ == Phase::kHandling && in_.size() >= kPipelineBytes) return;
-  const bool large = phase_ == Phase::kBody && (chunks_ || body_left_ > kReadBytes);
+  if (socket_ != nullptr && socket_->full()) {
+    read_deadline_ = Instant::max();
+    return;
+  }
+  const bool large = (phase_ == Phase::kBody && (chunks_ || body_left_ > kReadBytes)) ||
+                     (socket_ != nullptr && socket_->held() > kReadBytes);
   const auto size = large ? kBodyReadBytes : kReadBytes;
   if (area_size_ != size) {
     area_ = std::make_unique_for_overwrite<char[]>(size);
@@ -97,6 +102,14 @@ void Connection::on_read(bool ok, std::size_t bytes) {
     case Phase::kContinue:
     case Phase::kHandling:
       in_.append(got);
+      read();
+      break;
+    case Phase::kSocket:
+      pinged_ = false;
+      if (socket_ != nullptr) {
+        read_deadline(core_->options.limits.idle_timeout);
+        socket_->take(got);
+      }
       read();
       break;
     case Phase::kLinger:
@@ -207,7 +220,7 @@ bool Connection::make_room(std::size_t bytes) {
   if (needed <= body_share_.bytes()) return true;
   std::size_t room = std::max({needed, 2 * body_share_.bytes(), kBodyRoomBytes});
   if (size_max < 2 * room) room = size_max;
-  if (!body_share_.grow(*core_, room)) return false;
+  if (!body_share_.resize(*core_, room)) return false;
   request_.body.reserve(room);
   return true;
 }
@@ -263,6 +276,14 @@ void Connection::dispatch() {
   core_->gate.start(core_->handler(std::move(exchange)));
 }
 
+// Also of a head that is not complete: the second word of its first line.
+std::string_view Connection::request_path() const {
+  if (!request_.path.empty()) return request_.path;
+  std::string_view line = std::string_view(in_).substr(0, in_.find('\r'));
+  line.remove_prefix(std::min(line.size(), line.find(' ') + 1));
+  return line.substr(0, line.find(' '));
+}
+
 void Connection::refuse(const Error& error, int status_override) {
   switch (error.code) {
     case kPayloadTooLarge:
@@ -279,7 +300,7 @@ void Connection::refuse(const Error& error, int status_override) {
     default:
       break;
   }
-  auto response = core_->refusal(error);
+  auto response = core_->refusal(error, request_path());
   if (status_override != 0) response.status = status_override;
   if (core_->options.on_refused) {
     const auto total = core_->clock.now() - request_begun_;
@@ -357,7 +378,15 @@ void Connection::written() {
     --core_->counters.exchanges_now;
   }
   if (auto* waiter = std::exchange(write_waiter_, nullptr)) waiter->set({});
-  if (!answered || phase_ != Phase::kHandling) return;
+  if (phase_ == Phase::kSocket && !writing_ && !answered) {
+    if (!last_frame_.empty()) {
+      write(std::exchange(last_frame_, {}), {}, After::kAnswered, nullptr);
+    } else if (!control_.empty()) {
+      write(take_control(), {}, After::kMore, nullptr);
+    }
+    return;
+  }
+  if (!answered || (phase_ != Phase::kHandling && phase_ != Phase::kSocket)) return;
   if (will_close()) {
     linger();
   } else {
@@ -413,22 +442,77 @@ void Connection::cut() {
   tell_disconnected();
 }
 
+void Connection::begin_socket(Socket& socket) {
+  phase_ = Phase::kSocket;
+  socket_ = &socket;
+  keep_alive_ = false;
+  read_deadline(core_->options.limits.idle_timeout);
+  if (!in_.empty()) socket.take(std::exchange(in_, {}));
+  read();
+}
+
+void Connection::send_control(std::string frame) {
+  if (!open()) return;
+  if (writing_) {
+    control_ = std::move(frame);
+  } else {
+    write(std::move(frame), {}, After::kMore, nullptr);
+  }
+}
+
+void Connection::end_socket(std::string close_frame) {
+  if (!open()) return;
+  const auto self = shared_from_this();
+  read_deadline_ = Instant::max();
+  if (writing_) {
+    last_frame_ = std::move(close_frame);
+  } else {
+    write(std::move(close_frame), {}, After::kAnswered, nullptr);
+  }
+  if (auto* exchange = std::exchange(exchange_, nullptr)) {
+    --core_->counters.exchanges_now;
+    socket_ = nullptr;
+    tell(*exchange);
+  }
+}
+
+void Connection::read_on() {
+  if (reading_ || socket_ == nullptr) return;
+  read_deadline(core_->options.limits.idle_timeout);
+  read();
+}
+
+void Connection::join_write(OneShot<Status>* done) {
+  ENSURE(writing_ && write_waiter_ == nullptr);
+  write_waiter_ = done;
+}
+
 void Connection::stop() {
+  if (socket_ != nullptr) {
+    socket_->end_messages(false);
+    return;
+  }
   if (phase_ == Phase::kHead && in_.empty()) close(CloseHow::kOrderly);
 }
 
 // The callback goes before the failing write: it belongs to an exchange that is alive now, and may
 // not be after the handler ran on.
 void Connection::tell_disconnected() {
-  if (auto* exchange = exchange_) {
-    exchange->disconnected_ = true;
-    if (exchange->failure_.message.empty()) {
-      exchange->failure_ = {kCancelled, "the client closed the connection", {}, {}};
-    }
-    const auto failure = exchange->failure_;
-    if (const auto call = std::exchange(exchange->disconnect_call_, nullptr)) call();
-    if (auto* waiter = std::exchange(write_waiter_, nullptr)) waiter->set(std::unexpected(failure));
-  }
+  if (exchange_ != nullptr) tell(*exchange_);
+}
+
+// A handler that waits in receive() goes on last: nothing here is touched after it.
+void Connection::tell(Exchange& exchange) {
+  exchange.disconnected_ = true;
+  if (exchange.failure_.message.empty())
+    exchange.failure_ = {kCancelled, "the client closed the connection", {}, {}};
+  const auto failure = exchange.failure_;
+  Socket* socket = exchange.socket_.get();
+  const bool receiving = socket != nullptr && socket->receiving();
+  if (socket != nullptr && !receiving) socket->end_messages(true);  // wakes nobody
+  if (const auto call = std::exchange(exchange.disconnect_call_, nullptr)) call();
+  if (auto* waiter = std::exchange(write_waiter_, nullptr)) waiter->set(std::unexpected(failure));
+  if (receiving) socket->end_messages(true);
 }
 
 void Connection::close(CloseHow how) {
@@ -490,6 +574,16 @@ void Connection::on_read_timeout() {
     case Phase::kBody:
       ++core_->counters.body_timeouts;
       refuse({kDeadlineExceeded, "the request body took too long to arrive", {}, {}}, 408);
+      return;
+    case Phase::kSocket:
+      if (!std::exchange(pinged_, true)) {
+        read_deadline(core_->options.limits.idle_timeout);
+        send_control(frame_head(Opcode::kPing, 0));
+        return;
+      }
+      ++core_->counters.idle_timeouts;
+      close(CloseHow::kReset);
+      tell_disconnected();
       return;
     case Phase::kHandshake:
       ++core_->counters.header_timeouts;

@@ -2,8 +2,9 @@
 //
 // handshake -> head -> (continue) -> body -> handling -> head ... -> linger -> closed. One read is
 // kept pending in every state but a full pipeline buffer, so a peer that goes away is noticed while
-// the handler works. One timer serves all deadlines: moving a deadline only stores a number; when
-// the timer fires too early it is armed again.
+// the handler works. A request may turn it into a WebSocket: handling -> socket -> linger. One
+// timer serves all deadlines: moving a deadline only stores a number; when the timer fires too
+// early it is armed again.
 //
 // Invariants: at most one exchange is current; writes are asked for one at a time by the exchange;
 // after close() nothing calls the exchange again and every write fails.
@@ -19,6 +20,7 @@
 #include "io/http/byte_stream.h"
 #include "io/http/message.h"
 #include "io/http/server_core.h"
+#include "io/http/websocket.h"
 
 namespace penstock::http {
 
@@ -45,6 +47,17 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
   void abandon(OneShot<Status>* done);
   // The exchange is destroyed before its answer was complete.
   void exchange_dropped(bool streaming);
+  // The exchange has made it a WebSocket: what comes from now on is frames.
+  void begin_socket(Socket& socket);
+  // Sends a control frame as soon as no write is under way; one that waits already is replaced.
+  void send_control(std::string frame);
+  std::string take_control() { return std::exchange(control_, {}); }
+  // Ends the WebSocket: the close frame goes out, the exchange learns of it, the connection ends.
+  void end_socket(std::string close_frame);
+  // Reads on after the socket was full.
+  void read_on();
+  // Waits, in `*done`, for the end of the write of a control frame.
+  void join_write(OneShot<Status>* done);
   bool open() const { return phase_ != Phase::kClosed && phase_ != Phase::kLinger; }
   bool writing() const { return writing_; }
   bool will_close() const { return !keep_alive_ || core_->stopping; }
@@ -61,6 +74,7 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
     kContinue,
     kBody,
     kHandling,
+    kSocket,
     kLinger,
     kClosed
   };
@@ -77,6 +91,7 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
   void refuse_for_memory();
   // Answers a request that the handler never got, and tells on_refused.
   void refuse(const Error& error, int status_override = 0);
+  std::string_view request_path() const;
   void answer_and_close(HttpResponse response);
   void write_more();
   void written();
@@ -84,6 +99,7 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
   void peer_gone();
   void close(CloseHow how);
   void tell_disconnected();
+  void tell(Exchange& exchange);
 
   void read_deadline(Duration from_now);
   void arm();
@@ -116,6 +132,10 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
   After after_ = After::kMore;
   OneShot<Status>* write_waiter_ = nullptr;
   Exchange* exchange_ = nullptr;
+  Socket* socket_ = nullptr;
+  std::string control_;     // a control frame that waits for the end of a write
+  std::string last_frame_;  // the close frame that waits for it
+  bool pinged_ = false;     // nothing has come since
 
   Instant read_deadline_ = Instant::max();
   Instant write_deadline_ = Instant::max();
@@ -124,6 +144,7 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
   Instant timer_at_ = Instant::max();
 
   friend class Exchange;
+  friend class Socket;
 };
 
 // The HttpExchange of one request.
@@ -140,9 +161,11 @@ class Exchange final : public HttpExchange {
   void begin_stream(int status, std::string content_type, std::vector<HttpHeader> headers) override;
   Task<Status> write(std::string chunk) override;
   Task<Status> finish() override;
+  Task<Result<WebSocket*>> accept_websocket(std::vector<HttpHeader> headers) override;
 
  private:
   friend class Connection;
+  friend class Socket;
   enum class State : std::uint8_t { kNew, kHeadPending, kStreaming, kAnswered };
 
   Task<Status> send(std::string first, std::string second, Connection::After after);
@@ -160,6 +183,7 @@ class Exchange final : public HttpExchange {
   bool disconnected_ = false;
   Instant deadline_ = Instant::max();
   Error failure_;  // why writes fail now
+  std::unique_ptr<Socket> socket_;
 };
 
 // Writes the whole answer's head for `response`; the body follows as it is.

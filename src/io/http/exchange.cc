@@ -12,6 +12,13 @@ bool has_no_body(int status) {
   return status == 204 || status == 304;
 }
 
+// Of a task that may be destroyed while it waits for a write.
+struct Abandon {
+  Connection& connection;
+  OneShot<Status>* done;
+  ~Abandon() { connection.abandon(done); }
+};
+
 }  // namespace
 
 std::string response_head(HttpServer::Core& core, const HttpResponse& response, bool close,
@@ -58,17 +65,20 @@ Task<Status> Exchange::send(std::string first, std::string second, Connection::A
       failure = {ErrorCode::kCancelled, "the connection is closed", {}, {}};
     co_return std::unexpected(std::move(failure));
   }
+  if (socket_ && connection_->writing()) {
+    OneShot<Status> over;
+    const Abandon abandon{*connection_, &over};
+    connection_->join_write(&over);
+    CO_TRY_STATUS(co_await over);
+  }
   if (connection_->writing()) {
     // Only after a write whose task was destroyed half-way: what is on the wire can't be continued.
     connection_->cut();
     co_return fail(ErrorCode::kCancelled, "a write was abandoned, the connection is closed");
   }
   OneShot<Status> done;
-  struct Abandon {
-    Connection& connection;
-    OneShot<Status>* done;
-    ~Abandon() { connection.abandon(done); }
-  } abandon{*connection_, &done};
+  const Abandon abandon{*connection_, &done};
+  if (socket_) first.insert(0, connection_->take_control());
   connection_->write(std::move(first), std::move(second), after, &done);
   co_return co_await done;
 }
@@ -119,6 +129,28 @@ Task<Status> Exchange::write(std::string chunk) {
   out.append(chunk);
   if (framing_ == BodyFraming::kChunked) out.append("\r\n");
   co_return co_await send(std::move(out), {}, Connection::After::kMore);
+}
+
+Task<Result<WebSocket*>> Exchange::accept_websocket(std::vector<HttpHeader> headers) {
+  ENSURE(state_ == State::kNew);
+  CO_TRY(std::string accepted,
+         version_1_1_ ? websocket_accept(request_)
+                      : fail(ErrorCode::kInvalidArgument, "a WebSocket needs HTTP/1.1"));
+  headers.push_back({"upgrade", "websocket"});
+  headers.push_back({"connection", "upgrade"});
+  headers.push_back({"sec-websocket-accept", std::move(accepted)});
+  ResponseStart start;
+  start.status = 101;
+  start.headers = headers;
+  start.framing = BodyFraming::kNone;
+  start.date = connection_->core().date();
+  std::string head;
+  append_response_head(head, start);
+  state_ = State::kStreaming;
+  static_cast<void>(co_await send(std::move(head), {}, Connection::After::kMore));
+  socket_ = std::make_unique<Socket>(*connection_, *this);
+  if (!disconnected_) connection_->begin_socket(*socket_);
+  co_return socket_.get();
 }
 
 Task<Status> Exchange::finish() {

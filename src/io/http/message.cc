@@ -129,16 +129,6 @@ Status parse_request_line(std::string_view line, RequestHead& head) {
   return parse_target(line.substr(first + 1, last - first - 1), head);
 }
 
-bool has_list_item(std::string_view list, std::string_view item) {
-  while (!list.empty()) {
-    const auto comma = list.find(',');
-    if (iequals(trim(list.substr(0, comma)), item)) return true;
-    if (comma == std::string_view::npos) break;
-    list.remove_prefix(comma + 1);
-  }
-  return false;
-}
-
 // Framing and connection fields of a request.
 Status interpret(RequestHead& head) {
   bool has_length = false;
@@ -178,6 +168,16 @@ Status interpret(RequestHead& head) {
 
 bool iequals(std::string_view a, std::string_view b) {
   return std::ranges::equal(a, b, {}, lower, lower);
+}
+
+bool has_list_item(std::string_view list, std::string_view item) {
+  while (!list.empty()) {
+    const auto comma = list.find(',');
+    if (iequals(trim(list.substr(0, comma)), item)) return true;
+    if (comma == std::string_view::npos) break;
+    list.remove_prefix(comma + 1);
+  }
+  return false;
 }
 
 Result<std::optional<std::size_t>> find_head_end(std::string_view bytes, HeadScan& scan,
@@ -271,6 +271,7 @@ std::string_view reason_phrase(int status) {
                                                            {202, "Accepted"},
                                                            {204, "No Content"},
                                                            {304, "Not Modified"},
+                                                           {101, "Switching Protocols"},
                                                            {400, "Bad Request"},
                                                            {401, "Unauthorized"},
                                                            {402, "Payment Required"},

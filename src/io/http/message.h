@@ -118,6 +118,8 @@ void append_response_head(std::string& out, const ResponseStart& start);
 void append_chunk_size(std::string& out, std::size_t size);
 
 bool iequals(std::string_view a, std::string_view b);
+// Whether a comma-separated list has that item, in any case.
+bool has_list_item(std::string_view list, std::string_view item);
 std::string_view reason_phrase(int status);
 // The time as IMF-fixdate ("Sun, 06 Nov 1994 08:49:37 GMT").
 std::string http_date(std::int64_t seconds_since_1970);

@@ -22,7 +22,7 @@ using asio::ip::tcp;
 constexpr std::size_t kRefusalsMax = 64;
 constexpr Duration kAcceptRetry = std::chrono::milliseconds(100);
 
-HttpResponse plain_refusal(const Error& error) {
+HttpResponse plain_refusal(const Error& error, std::string_view /*path*/) {
   HttpResponse response;
   response.status = error_info(error.code).http_status;
   response.content_type = "text/plain; charset=utf-8";
@@ -125,8 +125,8 @@ void HttpServer::Core::forget(Connection* connection) {
   });
 }
 
-HttpResponse HttpServer::Core::refusal(const Error& error) const {
-  auto response = options.error_response(error);
+HttpResponse HttpServer::Core::refusal(const Error& error, std::string_view path) const {
+  auto response = options.error_response(error, path);
   const HttpHeader retry{"retry-after", "1"};
   const bool has_retry = std::ranges::any_of(
       response.headers, [](const HttpHeader& h) { return iequals(h.name, "retry-after"); });

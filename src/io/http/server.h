@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "base/task.h"
@@ -59,8 +60,9 @@ struct ServerOptions {
   std::string tls_cert_file;          // PEM chain; with tls_key_file, turns TLS on
   std::string tls_key_file;
   ServerLimits limits;
-  // Formats the server's own refusals. Default: text/plain.
-  std::function<HttpResponse(const Error&)> error_response;
+  // Formats the server's own refusals; `path` is raw, as far as it came, with its query. Default:
+  // text/plain.
+  std::function<HttpResponse(const Error&, std::string_view path)> error_response;
   // Called with the head (no body) of a request that has a body, before that is read. What it
   // returns is the answer, and the connection closes; it is not told to on_refused.
   std::function<std::optional<HttpResponse>(const HttpRequest& head)> admit_head;

@@ -25,7 +25,7 @@ struct HttpServer::Core : std::enable_shared_from_this<Core> {
   void close_listener();
   // Called by each connection when it has closed.
   void forget(Connection* connection);
-  HttpResponse refusal(const Error& error) const;
+  HttpResponse refusal(const Error& error, std::string_view path = {}) const;
   // What is left of body_memory_max.
   std::size_t body_room() const { return options.limits.body_memory_max - counters.body_bytes_now; }
   // The date header's value; formatted once a second.
@@ -50,8 +50,8 @@ struct HttpServer::Core : std::enable_shared_from_this<Core> {
   std::string date_text_;
 };
 
-// What one request's body counts against body_memory_max; given back on destruction.
-// Invariant: the core outlives it.
+// What the body of one request, or the messages of one WebSocket, count against body_memory_max;
+// given back on destruction. Invariant: the core outlives it.
 class BodyShare {
  public:
   BodyShare() = default;
@@ -67,10 +67,11 @@ class BodyShare {
 
   std::size_t bytes() const { return bytes_; }
   // Makes it `bytes` in all; false, with nothing changed, when that does not fit.
-  bool grow(HttpServer::Core& core, std::size_t bytes) {
-    if (bytes - bytes_ > core.body_room()) return false;
+  bool resize(HttpServer::Core& core, std::size_t bytes) {
+    if (bytes > bytes_ && bytes - bytes_ > core.body_room()) return false;
     core_ = &core;
-    core.counters.body_bytes_now += bytes - bytes_;
+    core.counters.body_bytes_now -= bytes_;
+    core.counters.body_bytes_now += bytes;
     bytes_ = bytes;
     return true;
   }

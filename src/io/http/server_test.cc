@@ -54,10 +54,11 @@ TEST_CASE("malformed requests are refused with 4xx and the connection closes aft
   options.limits.header_bytes_max = 2000;
   options.limits.header_count_max = 10;
   options.limits.body_bytes_max = 100;
-  options.error_response = [](const Error& error) {
+  options.error_response = [](const Error& error, std::string_view path) {
     HttpResponse response;
     response.status = error_info(error.code).http_status;
     response.body = "{\"error\":\"" + error.message + "\"}";
+    response.headers.push_back({"at", std::string(path)});
     return response;
   };
   TestServer server(std::move(options), echo);

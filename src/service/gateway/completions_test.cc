@@ -183,4 +183,25 @@ TEST_CASE("refusals of a completion name what is wrong") {
   CHECK(rig.engines.submitted == 0);
 }
 
+TEST_CASE("embeddings are refused by what is wrong, else by the model") {
+  Rig rig;
+  struct Case {
+    const char* body;
+    int status;
+    const char* part;
+  };
+  for (const Case& c : {
+           Case{R"({"model":"nano","input":["a"]})", 400, R"("param":"model")"},
+           Case{R"({"model":"no","input":"a"})", 404, "model_not_found"},
+           Case{R"({"model":"nano","input":[]})", 400, R"("param":"input")"},
+       }) {
+    for (const char* path : {"/v1/embeddings", "/embeddings"}) {
+      const auto answer = rig.send("POST", path, c.body);
+      CHECK(answer->status == c.status);
+      CHECK_MESSAGE(contains(answer->body, c.part), answer->body);
+    }
+  }
+  CHECK(rig.send("POST", "/v1/embeddings", "{}", {{"content-type", "text/plain"}})->status == 415);
+}
+
 }  // namespace penstock::gateway

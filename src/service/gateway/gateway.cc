@@ -6,11 +6,13 @@
 #include <optional>
 #include <string>
 
+#include "core/protocol/embeddings.h"
 #include "core/protocol/models.h"
 #include "core/protocol/sse.h"
 #include "core/protocol/tokenize.h"
 #include "service/gateway/answers.h"
 #include "service/gateway/generation.h"
+#include "service/gateway/routes.h"
 
 namespace penstock::gateway {
 namespace {
@@ -22,11 +24,13 @@ enum class RouteId : std::uint8_t {
   kMessages,
   kCountTokens,
   kResponses,
+  kSocket,
   kResponse,
   kDeleteResponse,
   kPostResponse,
   kTokenize,
   kDetokenize,
+  kEmbeddings,
   kModels,
   kModel,
   kHealth,
@@ -67,6 +71,8 @@ constexpr std::array kRoutes = {
           Api::kAnthropic},
     Route{RouteId::kResponses, "POST", "/v1/responses", Access::kWithKey},
     Route{RouteId::kResponses, "POST", "/responses", Access::kWithKey},
+    Route{RouteId::kSocket, "GET", "/v1/responses", Access::kWithKey},
+    Route{RouteId::kSocket, "GET", "/responses", Access::kWithKey},
     Route{RouteId::kResponse, "GET", "/v1/responses/{}", Access::kWithKey},
     Route{RouteId::kResponse, "GET", "/responses/{}", Access::kWithKey},
     Route{RouteId::kDeleteResponse, "DELETE", "/v1/responses/{}", Access::kWithKey},
@@ -75,6 +81,8 @@ constexpr std::array kRoutes = {
     Route{RouteId::kPostResponse, "POST", "/responses/{}", Access::kWithKey},
     Route{RouteId::kTokenize, "POST", "/tokenize", Access::kWithKey},
     Route{RouteId::kDetokenize, "POST", "/detokenize", Access::kWithKey},
+    Route{RouteId::kEmbeddings, "POST", "/v1/embeddings", Access::kWithKey},
+    Route{RouteId::kEmbeddings, "POST", "/embeddings", Access::kWithKey},
     Route{RouteId::kModels, "GET", "/v1/models", Access::kWithKey, Api::kEither},
     Route{RouteId::kModels, "GET", "/models", Access::kWithKey, Api::kEither},
     Route{RouteId::kModels, "GET", "/beta/models", Access::kWithKey, Api::kEither},
@@ -108,7 +116,7 @@ Found find_route(const HttpRequest& request) {
   Found found;
   for (const Route& route : kRoutes) {
     const auto rest = match(route.pattern, request.path);
-    if (!rest) continue;
+    if (!rest || (route.id == RouteId::kSocket && !ResponsesApi::wants_socket(request))) continue;
     found.allowed = route.method;
     found.api = route.api;
     if (route.method == method) return {&route, *rest, route.method, route.api};
@@ -157,6 +165,19 @@ Error not_json() {
           {}};
 }
 
+// No engine here makes embeddings, so a request is wrong in itself, or asks for the wrong model.
+Error embeddings_refusal(const GatewayContext& context, const HttpRequest& request) {
+  if (!is_json(request.header("content-type"))) return not_json();
+  const auto asked = protocol::parse_embeddings_request(request.body, context.limits.chat.json);
+  if (!asked) return asked.error();
+  if (context.catalog.find(asked->model) == nullptr) return context.catalog.not_found(asked->model);
+  return {ErrorCode::kUnsupported,
+          fmt::format("the model {} generates text and makes no embeddings",
+                      printable_name(asked->model)),
+          "model",
+          {}};
+}
+
 // Ends the record and reports it when the request's task ends, on every path.
 class RecordGuard {
  public:
@@ -178,6 +199,13 @@ class RecordGuard {
 };
 
 }  // namespace
+
+ErrorShape error_shape_at(std::string_view path) {
+  for (const Route& route : kRoutes) {
+    if (match(route.pattern, path) && route.api == Api::kAnthropic) return ErrorShape::kAnthropic;
+  }
+  return ErrorShape::kOpenAi;
+}
 
 Task<void> Gateway::handle(std::unique_ptr<HttpExchange> exchange) {
   const HttpRequest& request = exchange->request();
@@ -266,6 +294,8 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
       }
       case RouteId::kResponses:
         co_return co_await responses_.create(exchange, record);
+      case RouteId::kSocket:
+        co_return co_await responses_.converse(exchange, record);
       case RouteId::kResponse:
         co_return co_await responses_.get(exchange, record, found.rest);
       case RouteId::kDeleteResponse:
@@ -279,6 +309,9 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
       }
       case RouteId::kDetokenize:
         response = detokenize(request, record);
+        break;
+      case RouteId::kEmbeddings:
+        response = error_response(embeddings_refusal(context_, request), record);
         break;
       case RouteId::kRoot:
         response = json_response(R"({"service":"penstock","api":"/v1"})", record);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "core/protocol/json_document.h"
 #include "core/protocol/sse.h"
 
@@ -80,6 +81,32 @@ Task<Status> BackgroundExchange::write(std::string chunk) {
     co_return std::unexpected(goes_on.error());
   }
   if (!*goes_on) co_return fail(ErrorCode::kCancelled, "the response was cancelled or deleted");
+  co_return Status{};
+}
+
+std::string socket_error(int status, std::string_view error_object) {
+  return fmt::format(R"({{"type":"error","status":{},{})", status, error_object.substr(1));
+}
+
+Task<Status> SocketExchange::respond(HttpResponse response) {
+  if (response.status == 200) co_return co_await write(std::move(response.body));
+  co_return co_await socket_.send(socket_error(response.status, response.body));
+}
+
+Task<Status> SocketExchange::write(std::string chunk) {
+  constexpr std::string_view kData = "data: ";
+  for (const StoredEvent& event : split_events(chunk, sequence_)) {
+    std::string_view json = event.text;
+    json = json.substr(json.find(kData) + kData.size());
+    json.remove_suffix(2);
+    if (event.text.starts_with("event: response.completed\n") ||
+        event.text.starts_with("event: response.incomplete\n")) {
+      const auto document = protocol::JsonDocument::parse(json);
+      ENSURE(document);
+      output_ = std::string(document->root().find("response").find("output").text());
+    }
+    CO_TRY_STATUS(co_await socket_.send(std::string(json)));
+  }
   co_return Status{};
 }
 

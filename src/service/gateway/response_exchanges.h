@@ -1,9 +1,11 @@
-// The two ways an answer of the Responses API is kept, as exchanges round the generation.
+// What stands round the generation of an answer of the Responses API, as exchanges.
 //
 // KeptExchange passes an answer on to its client and stores it when it is complete, before the
 // client learns of it: whoever has seen the end of an answer can go on from it. An answer that
 // can't be stored is passed on all the same; the record says so. BackgroundExchange has no client:
 // events go into the store, and nobody listens but the store itself, which says when to stop.
+// SocketExchange answers one message of a WebSocket: each event is a message, and a refusal is an
+// error event with its status.
 //
 // Errors: BackgroundExchange::write() kCancelled when the response was ended or deleted meanwhile.
 // Concurrency: shard thread only; the store is called on its pool.
@@ -11,6 +13,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,6 +105,41 @@ class BackgroundExchange final : public HttpExchange {
   std::uint64_t next_sequence_ = 0;
   Error failure_{ErrorCode::kUnavailable, "the response was not completed", {}, {}};
 };
+
+class SocketExchange final : public HttpExchange {
+ public:
+  SocketExchange(HttpExchange& connection, WebSocket& socket, HttpRequest request)
+      : connection_(connection), socket_(socket), request_(std::move(request)) {}
+  ~SocketExchange() override {
+    connection_.on_disconnect([] {});
+    connection_.set_deadline(Instant::max());
+  }
+
+  const HttpRequest& request() const override { return request_; }
+  void on_disconnect(std::function<void()> call) override {
+    connection_.on_disconnect(std::move(call));
+  }
+  void set_deadline(Instant deadline) override { connection_.set_deadline(deadline); }
+  // What is no refusal is a stream that was ready at once.
+  Task<Status> respond(HttpResponse response) override;
+  void begin_stream(int /*status*/, std::string /*content_type*/,
+                    std::vector<HttpHeader> /*headers*/) override {}
+  Task<Status> write(std::string chunk) override;
+  Task<Status> finish() override { co_return Status{}; }
+
+  // The output items as a JSON array, once the response has been completed or cut.
+  const std::optional<std::string>& output() const { return output_; }
+
+ private:
+  HttpExchange& connection_;
+  WebSocket& socket_;
+  HttpRequest request_;
+  std::uint64_t sequence_ = 0;
+  std::optional<std::string> output_;
+};
+
+// {"type":"error","status":...,"error":{...}}: how a message is refused.
+std::string socket_error(int status, std::string_view error_object);
 
 // How a running response ends from outside: "cancelled", or "failed" with the error.
 MakeEnding cancelled_ending();

@@ -69,19 +69,24 @@ Task<void> ResponsesApi::answer(HttpExchange& exchange, RequestRecord& record,
 }
 
 Task<ResponsesApi::Prepared> ResponsesApi::prepare(const HttpExchange& exchange,
-                                                   const RequestRecord& record, const Seal& seal) {
+                                                   const RequestRecord& record, const Seal& seal,
+                                                   const SocketMemory* memory) {
   const std::string& body = exchange.request().body;
   Prepared out{protocol::parse_responses_request(body, seal, context_.limits.chat), {}};
   if (!out.request || !out.request->needs_stored()) co_return out;
-  Status done = co_await fetch(out, record.key_name);
+  Status done = co_await fetch(out, record.key_name, memory);
   if (done) done = protocol::complete_conversation(*out.request, body, seal, out.context);
   if (!done) out.request = std::unexpected(std::move(done).error());
   co_return out;
 }
 
-Task<Status> ResponsesApi::fetch(Prepared& prepared, const std::string& owner) {
+Task<Status> ResponsesApi::fetch(Prepared& prepared, const std::string& owner,
+                                 const SocketMemory* memory) {
   const ResponsesRequest& request = *prepared.request;
-  if (const std::string& previous = request.previous_response_id; !previous.empty()) {
+  const std::string& previous = request.previous_response_id;
+  if (memory != nullptr && !previous.empty() && memory->id == previous) {
+    prepared.context.items = memory->items;
+  } else if (!previous.empty()) {
     if (context_.responses == nullptr) co_return std::unexpected(previous_not_found(previous));
     CO_TRY(auto chain, co_await on_store<std::vector<StoredResponse>>(
                            context_, [&](ResponseStore& s) { return s.chain(owner, previous); }));

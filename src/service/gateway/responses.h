@@ -4,6 +4,7 @@
 //                  the background
 //   get            the object, or its events as a stream that follows a running one
 //   erase, cancel, input_items, input_tokens, compact
+//   converse       a WebSocket: messages {"type":"response.create",...} that are answered in order
 //
 // A response in the background is a task of the gate here, with no client: whoever wants to see it
 // follows the store, on any shard and over any number of connections. One shard's cancel reaches
@@ -18,6 +19,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/protocol/responses_request.h"
 #include "domain/request_record.h"
@@ -27,6 +29,19 @@
 #include "service/gateway/wire_format.h"
 
 namespace penstock::gateway {
+
+// What a WebSocket can go on from without a store: the last response that was not stored, or that
+// goes on from one that was not.
+struct SocketMemory {
+  std::string id;
+  std::vector<std::string> items;  // as StoredContext::items, the response's own included
+  std::size_t bytes() const;
+};
+// What stands in a message beside the request itself.
+struct SocketMessage {
+  bool generates = true;  // false: it only gets its input ready
+  std::string previous_response_id = {};
+};
 
 class ResponsesApi {
  public:
@@ -40,6 +55,9 @@ class ResponsesApi {
   auto background_ended() { return background_.drained(); }
 
   Task<void> create(HttpExchange& exchange, RequestRecord& record);
+  // Whether it asks for a WebSocket, which GET /v1/responses is for.
+  static bool wants_socket(const HttpRequest& request);
+  Task<void> converse(HttpExchange& exchange, RequestRecord& record);
   // `rest` is the path after /v1/responses/.
   Task<void> get(HttpExchange& exchange, RequestRecord& record, std::string_view rest);
   Task<void> erase(HttpExchange& exchange, RequestRecord& record, std::string_view rest);
@@ -52,8 +70,14 @@ class ResponsesApi {
   };
   protocol::Seal seal_for(const RequestRecord& record) const;
   Task<Prepared> prepare(const HttpExchange& exchange, const RequestRecord& record,
-                         const protocol::Seal& seal);
-  Task<Status> fetch(Prepared& prepared, const std::string& owner);
+                         const protocol::Seal& seal, const SocketMemory* memory = nullptr);
+  Task<Status> fetch(Prepared& prepared, const std::string& owner, const SocketMemory* memory);
+  Task<void> answer_message(HttpExchange& connection, WebSocket& socket, RequestRecord record,
+                            std::string message, SocketMemory& memory);
+  Task<void> create_on_socket(SocketExchange& exchange, RequestRecord& record,
+                              const SocketMessage& message, SocketMemory& memory);
+  // Keeps what the next message may go on from, if there is room for it.
+  void remember(SocketMemory& memory, SocketMemory next);
   Task<Status> fetch_reference(const std::string& item, const std::string& owner,
                                protocol::StoredContext& context);
   Task<void> begin_background(HttpExchange& exchange, RequestRecord& record, Prepared prepared,
@@ -74,6 +98,7 @@ class ResponsesApi {
   GatewayContext& context_;
   Generate generate_;
   std::map<std::string, const BackgroundExchange*> running_;  // of this shard
+  std::size_t remembered_bytes_ = 0;                          // by all its WebSockets
   Gate background_;
 };
 

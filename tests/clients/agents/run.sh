@@ -22,7 +22,8 @@ if [ ! -e "$modules/.installed" ]; then
 fi
 export PATH="$modules/.bin:$PATH"
 
-start_server "$binary" "$(mktemp -d)" --engine scripted --script "$here/script.json" --kv-memory 512MiB
+folder=$(mktemp -d)
+start_server "$binary" "$folder" --access-log "$folder/access.log" --engine scripted --script "$here/script.json" --kv-memory 512MiB
 # Codex takes no home inside the folder for temporary files.
 homes=$here/node_modules/.homes
 rm -rf "$homes"
@@ -68,5 +69,12 @@ env_key = "PENSTOCK_API_KEY"
 TOML
 drive codex env PENSTOCK_API_KEY=none codex exec --skip-git-repo-check \
   --dangerously-bypass-approvals-and-sandbox "run the marker command"
+
+# The same over a WebSocket, which Codex speaks with providers that are said to have one.
+mkdir -p "$homes/codex-websocket/.codex"
+{ cat "$homes/codex/.codex/config.toml"; echo "supports_websockets = true"; } >"$homes/codex-websocket/.codex/config.toml"
+drive codex-websocket env PENSTOCK_API_KEY=none codex exec --skip-git-repo-check \
+  --dangerously-bypass-approvals-and-sandbox "run the marker command"
+grep -q '"status":101' "$folder/access.log" || { echo "agents: codex opened no WebSocket" >&2; failed=1; }
 
 exit "$failed"
