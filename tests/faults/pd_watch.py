@@ -59,6 +59,12 @@ def varints(data):
             value = shift = 0
 
 
+def protocol_version():
+    """Of the control plane, as this tree's workers speak it."""
+    with open(os.path.join(ROOT, "src/io/control/engine_codec.h")) as file:
+        return int(re.search(r"kProtocolVersion = (\d+);", file.read())[1])
+
+
 def handoff_edges():
     """[(name, is a fault)] in the order in which workers tell them."""
     with open(os.path.join(ROOT, "docs/protocol/handoff.md")) as file:
@@ -89,7 +95,7 @@ class Watch:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as self.socket:
                     self.socket.settimeout(30)
                     self.socket.connect(self.path)
-                    hello = b"\x09" + random.randbytes(8) + b"\x18\x01"
+                    hello = b"\x09" + random.randbytes(8) + b"\x18" + bytes([protocol_version()])
                     frame = b"\x0a" + bytes([len(hello)]) + hello
                     self.socket.sendall(struct.pack("<I", len(frame)) + frame)
                     with self.socket.makefile("rb") as stream:
