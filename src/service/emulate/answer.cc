@@ -1,0 +1,264 @@
+#include "service/emulate/answer.h"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <utility>
+
+#include "core/dialects/json_values.h"
+#include "core/protocol/errors.h"
+#include "core/protocol/sse.h"
+
+namespace penstock::emulate {
+namespace {
+
+using dialects::JsonBody;
+using dialects::quoted;
+using dialects::WireApi;
+
+constexpr std::uint64_t kBytesPerToken = 4;
+
+std::string named_event(std::string_view type, std::string rest) {
+  std::string out;
+  protocol::append_sse_event(out, type, fmt::format(R"({{"type":"{}"{}}})", type, rest));
+  return out;
+}
+
+std::string data_event(const std::string& json) {
+  std::string out;
+  protocol::append_sse_event(out, json);
+  return out;
+}
+
+}  // namespace
+
+Emulator::Answer::Answer(Emulator& emulator, HttpExchange& exchange, const JsonBody& body,
+                         WireApi api, const Faults& faults, const bool& gone)
+    : emulator_(emulator),
+      exchange_(exchange),
+      body_(body),
+      api_(api),
+      faults_(faults),
+      gone_(gone),
+      prompt_(prompt_of(body)),
+      tokens_(emulator.options_.tokens) {
+  for (const std::string_view key : {"messages", "prompt", "input", "content"}) {
+    if (const auto value = body.value(key))
+      prompt_tokens_ = std::max<std::uint64_t>(1, value->size() / kBytesPerToken);
+  }
+  for (const std::string_view key : {"max_tokens", "max_completion_tokens", "max_output_tokens"}) {
+    const auto value = body.value(key);
+    const auto limit = value ? dialects::integer_at(*value, {}) : std::nullopt;
+    if (!limit || *limit < 1 || *limit >= tokens_) continue;
+    tokens_ = static_cast<std::uint32_t>(*limit);
+    cut_short_ = true;
+  }
+}
+
+bool Emulator::Answer::read_legs() {
+  const auto params = body_.value("kv_transfer_params");
+  if (!params || *params == "null" || emulator_.options_.kind != dialects::EngineKind::kVllm)
+    return true;
+  if (dialects::value_at(*params, {"do_remote_decode"}) == "true") {
+    prefill_leg_ = true;
+    if (tokens_ == 1 && !body_.is_true("stream")) return true;
+    refusal_ = "a prefill leg computes one token and does not stream";
+    return false;
+  }
+  if (dialects::value_at(*params, {"do_remote_prefill"}) != "true") return true;
+  // What the named blocks hold is what is decoded, whatever the prompt says.
+  const auto blocks = dialects::value_at(*params, {"remote_block_ids"});
+  const auto group = blocks ? dialects::first_element(*blocks) : std::nullopt;
+  const auto block = group ? dialects::first_element(*group) : std::nullopt;
+  const auto id = block ? dialects::integer_at(*block, {}) : std::nullopt;
+  if (!id) {
+    refusal_ = "kv_transfer_params without remote_block_ids";
+    return false;
+  }
+  const auto expiry = dialects::number_at(*params, {"remote_blocks_expiry_time"});
+  const bool freed = expiry && emulator_.unix_seconds_() > *expiry;
+  // The id is the low bits of the prompt's hash (below); freed blocks hold another one's KV.
+  const bool own = static_cast<std::uint64_t>(*id) == prompt_ >> 11;
+  if (freed || !own) prompt_ = ~static_cast<std::uint64_t>(*id);
+  cached_tokens_ = prompt_tokens_;
+  return true;
+}
+
+// Holds the blocks of this prompt until the lease ends; the params that name them.
+std::string Emulator::Answer::hold_blocks() {
+  const std::uint64_t id = prompt_ >> 11;  // exact in a double, as JSON readers may make of it
+  const Duration lease = emulator_.options_.lease;
+  auto& timer = emulator_.held_[id];
+  if (timer != 0) emulator_.clock_.cancel(timer);
+  timer = emulator_.clock_.call_at(emulator_.clock_.now() + lease,
+                                   [&e = emulator_, id] { e.held_.erase(id); });
+  const double expiry = emulator_.unix_seconds_() + std::chrono::duration<double>(lease).count();
+  return fmt::format(
+      R"({{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[{}]],"remote_engine_id":"emulated","remote_request_id":{},"remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"remote_num_tokens":{},"remote_blocks_expiry_time":{:.6f}}})",
+      id, quoted(exchange_.request().header("x-request-id")), prompt_tokens_, expiry);
+}
+
+Task<void> Emulator::Answer::run() {
+  if (!read_legs()) {
+    HttpResponse response;
+    response.status = 400;
+    response.body = protocol::error_object({ErrorCode::kInvalidArgument, refusal_, {}, {}});
+    static_cast<void>(co_await exchange_.respond(std::move(response)));
+    co_return;
+  }
+  co_await Sleep(emulator_.clock_, emulator_.options_.first_token);
+  if (gone_) co_return;
+  if (body_.is_true("stream")) {
+    co_await stream();
+  } else {
+    co_await whole();
+  }
+}
+
+std::string Emulator::Answer::usage_json() const {
+  const std::uint64_t total = prompt_tokens_ + tokens_;
+  if (api_ == WireApi::kMessages)
+    return fmt::format(R"({{"input_tokens":{},"cache_read_input_tokens":{},"output_tokens":{}}})",
+                       prompt_tokens_ - cached_tokens_, cached_tokens_, tokens_);
+  if (api_ == WireApi::kResponses)
+    return fmt::format(
+        R"({{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{}}},"output_tokens":{},"total_tokens":{}}})",
+        prompt_tokens_, cached_tokens_, tokens_, total);
+  return fmt::format(
+      R"({{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},"prompt_tokens_details":{{"cached_tokens":{}}}}})",
+      prompt_tokens_, total, tokens_, cached_tokens_);
+}
+
+std::string Emulator::Answer::whole_body(const std::string& text) const {
+  const std::string model = quoted(emulator_.options_.model);
+  const std::string_view finish = cut_short_ ? "length" : "stop";
+  switch (api_) {
+    case WireApi::kMessages:
+      return fmt::format(
+          R"({{"id":"msg_1","type":"message","role":"assistant","model":{},"content":[{{"type":"text","text":{}}}],"stop_reason":"{}","stop_sequence":null,"usage":{}}})",
+          model, quoted(text), cut_short_ ? "max_tokens" : "end_turn", usage_json());
+    case WireApi::kResponses:
+      return fmt::format(
+          R"({{"id":"resp_1","object":"response","status":"completed","model":{},"output":[{{"type":"message","role":"assistant","content":[{{"type":"output_text","text":{}}}]}}],"usage":{}}})",
+          model, quoted(text), usage_json());
+    case WireApi::kCompletion:
+      return fmt::format(
+          R"({{"id":"cmpl-1","object":"text_completion","created":0,"model":{},"choices":[{{"index":0,"text":{},"logprobs":null,"finish_reason":"{}"}}],"usage":{}}})",
+          model, quoted(text), finish, usage_json());
+    case WireApi::kTokenize:
+      return fmt::format(R"({{"count":{},"max_model_len":32768,"tokens":[1]}})", prompt_tokens_);
+    default:
+      return fmt::format(
+          R"({{"id":"chatcmpl-1","object":"chat.completion","created":0,"model":{},"choices":[{{"index":0,"message":{{"role":"assistant","content":{}}},"logprobs":null,"finish_reason":"{}"}}],"usage":{}}})",
+          model, quoted(text), finish, usage_json());
+  }
+}
+
+Task<void> Emulator::Answer::whole() {
+  std::string text;
+  for (const std::string& word : emulated_words(prompt_, tokens_)) {
+    if (!text.empty()) co_await Sleep(emulator_.clock_, emulator_.options_.token_time);
+    if (gone_) co_return;
+    text += word;
+  }
+  HttpResponse response;
+  response.body = whole_body(text);
+  if (prefill_leg_) {
+    response.body.pop_back();
+    response.body += ",\"kv_transfer_params\":" + hold_blocks() + "}";
+  }
+  if (!faults_.cut_after) {
+    static_cast<void>(co_await exchange_.respond(std::move(response)));
+    co_return;
+  }
+  static_cast<void>(co_await send(std::move(response.body)));
+}
+
+std::string Emulator::Answer::first_events() const {
+  const std::string model = quoted(emulator_.options_.model);
+  if (api_ == WireApi::kMessages)
+    return named_event(
+               "message_start",
+               fmt::format(
+                   R"(,"message":{{"id":"msg_1","type":"message","role":"assistant","model":{},"content":[],"stop_reason":null,"usage":{{"input_tokens":{},"cache_read_input_tokens":{},"output_tokens":0}}}})",
+                   model, prompt_tokens_ - cached_tokens_, cached_tokens_)) +
+           named_event("content_block_start",
+                       R"(,"index":0,"content_block":{"type":"text","text":""})");
+  if (api_ == WireApi::kResponses)
+    return named_event("response.created",
+                       fmt::format(R"(,"response":{{"id":"resp_1","model":{}}})", model));
+  if (api_ == WireApi::kCompletion) return {};
+  return data_event(fmt::format(
+      R"({{"id":"chatcmpl-1","object":"chat.completion.chunk","created":0,"model":{},"choices":[{{"index":0,"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}]}})",
+      model));
+}
+
+std::string Emulator::Answer::word_event(const std::string& word) const {
+  const std::string model = quoted(emulator_.options_.model);
+  if (api_ == WireApi::kMessages)
+    return named_event(
+        "content_block_delta",
+        fmt::format(R"(,"index":0,"delta":{{"type":"text_delta","text":{}}})", quoted(word)));
+  if (api_ == WireApi::kResponses)
+    return named_event("response.output_text.delta",
+                       fmt::format(R"(,"output_index":0,"delta":{})", quoted(word)));
+  if (api_ == WireApi::kCompletion)
+    return data_event(fmt::format(
+        R"({{"id":"cmpl-1","object":"text_completion","created":0,"model":{},"choices":[{{"index":0,"text":{},"logprobs":null,"finish_reason":null}}]}})",
+        model, quoted(word)));
+  return data_event(fmt::format(
+      R"({{"id":"chatcmpl-1","object":"chat.completion.chunk","created":0,"model":{},"choices":[{{"index":0,"delta":{{"content":{}}},"logprobs":null,"finish_reason":null}}]}})",
+      model, quoted(word)));
+}
+
+std::string Emulator::Answer::last_events(const std::string& text) const {
+  const std::string model = quoted(emulator_.options_.model);
+  if (api_ == WireApi::kMessages)
+    return named_event("content_block_stop", R"(,"index":0)") +
+           named_event(
+               "message_delta",
+               fmt::format(
+                   R"(,"delta":{{"stop_reason":"{}","stop_sequence":null}},"usage":{{"output_tokens":{}}})",
+                   cut_short_ ? "max_tokens" : "end_turn", tokens_)) +
+           named_event("message_stop", "");
+  if (api_ == WireApi::kResponses)
+    return named_event("response.completed", ",\"response\":" + whole_body(text));
+  const bool chat = api_ == WireApi::kChat;
+  const std::string_view id = chat ? "chatcmpl-1" : "cmpl-1";
+  const std::string_view object = chat ? "chat.completion.chunk" : "text_completion";
+  std::string out = data_event(fmt::format(
+      R"({{"id":"{}","object":"{}","created":0,"model":{},"choices":[{{"index":0,{},"logprobs":null,"finish_reason":"{}"}}]}})",
+      id, object, model, chat ? R"("delta":{})" : R"("text":"")", cut_short_ ? "length" : "stop"));
+  const auto options = body_.value("stream_options");
+  if (options && dialects::value_at(*options, {"include_usage"}) == "true")
+    out += data_event(
+        fmt::format(R"({{"id":"{}","object":"{}","created":0,"model":{},"choices":[],"usage":{}}})",
+                    id, object, model, usage_json()));
+  return out + std::string(protocol::kSseDone);
+}
+
+Task<bool> Emulator::Answer::send(std::string bytes) {
+  if (gone_) co_return false;
+  if (!std::exchange(began_, true))
+    exchange_.begin_stream(
+        200, body_.is_true("stream") ? std::string(protocol::kSseContentType) : "application/json",
+        {});
+  const bool cut = faults_.cut_after && sent_ + bytes.size() > *faults_.cut_after;
+  if (cut) bytes.resize(*faults_.cut_after - sent_);
+  sent_ += bytes.size();
+  if (!bytes.empty() && !co_await exchange_.write(std::move(bytes))) co_return false;
+  co_return !cut;  // unfinished, the exchange cuts the connection
+}
+
+Task<void> Emulator::Answer::stream() {
+  if (!co_await send(first_events())) co_return;
+  std::string text;
+  for (const std::string& word : emulated_words(prompt_, tokens_)) {
+    if (!text.empty()) co_await Sleep(emulator_.clock_, emulator_.options_.token_time);
+    if (!co_await send(word_event(word))) co_return;
+    text += word;
+  }
+  if (!co_await send(last_events(text))) co_return;
+  static_cast<void>(co_await exchange_.finish());
+}
+
+}  // namespace penstock::emulate

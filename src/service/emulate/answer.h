@@ -1,0 +1,50 @@
+// One answer of an emulator: its legs, its timing, its shape on the wire.
+// Internal to service/emulate. Concurrency: shard thread only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "service/emulate/emulator.h"
+
+namespace penstock::emulate {
+
+class Emulator::Answer {
+ public:
+  Answer(Emulator& emulator, HttpExchange& exchange, const dialects::JsonBody& body,
+         dialects::WireApi api, const Faults& faults, const bool& gone);
+  Task<void> run();
+
+ private:
+  // Reads kv_transfer_params; false when they are wrong, and then refusal_ is the answer.
+  bool read_legs();
+  std::string hold_blocks();
+  Task<void> whole();
+  Task<void> stream();
+  // The text so far of a whole answer, and the events of a stream.
+  std::string whole_body(const std::string& text) const;
+  std::string first_events() const;
+  std::string word_event(const std::string& word) const;
+  std::string last_events(const std::string& text) const;
+  std::string usage_json() const;
+  // Sends what the cut leaves; false when the answer ends here.
+  Task<bool> send(std::string bytes);
+
+  Emulator& emulator_;
+  HttpExchange& exchange_;
+  const dialects::JsonBody& body_;
+  const dialects::WireApi api_;
+  const Faults faults_;
+  const bool& gone_;
+  std::uint64_t prompt_ = 0;
+  std::uint64_t prompt_tokens_ = 1;
+  std::uint64_t cached_tokens_ = 0;
+  std::uint32_t tokens_ = 1;
+  bool cut_short_ = false;  // by the client's limit
+  bool prefill_leg_ = false;
+  std::string refusal_;
+  std::size_t sent_ = 0;
+  bool began_ = false;
+};
+
+}  // namespace penstock::emulate

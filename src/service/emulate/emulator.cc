@@ -1,0 +1,284 @@
+#include "service/emulate/emulator.h"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include "base/xxh3.h"
+#include "core/dialects/json_values.h"
+#include "core/protocol/errors.h"
+#include "core/protocol/sse.h"
+#include "service/emulate/answer.h"
+
+namespace penstock::emulate {
+namespace {
+
+using namespace std::string_view_literals;
+using dialects::EngineKind;
+using dialects::JsonBody;
+using dialects::WireApi;
+using enum ErrorCode;
+
+constexpr std::array kKeys = {"model"sv,
+                              "stream"sv,
+                              "stream_options"sv,
+                              "messages"sv,
+                              "prompt"sv,
+                              "input"sv,
+                              "content"sv,
+                              "max_tokens"sv,
+                              "max_completion_tokens"sv,
+                              "max_output_tokens"sv,
+                              "kv_transfer_params"sv};
+constexpr std::array kInferenceApis = {WireApi::kChat, WireApi::kCompletion, WireApi::kResponses,
+                                       WireApi::kMessages, WireApi::kTokenize};
+
+HttpResponse json(std::string body, int status = 200) {
+  HttpResponse response;
+  response.status = status;
+  response.body = std::move(body);
+  return response;
+}
+
+HttpResponse refuse(int status, std::string message) {
+  return json(protocol::error_object(
+                  {status < 500 ? kInvalidArgument : kInternal, std::move(message), {}, {}}),
+              status);
+}
+
+Result<std::uint64_t> whole(std::string_view name, std::string_view value) {
+  std::uint64_t out = 0;
+  const auto* end = value.data() + value.size();
+  const auto parsed = std::from_chars(value.data(), end, out);
+  if (parsed.ec == std::errc() && parsed.ptr == end) return out;
+  return fail(kInvalidArgument, fmt::format("{}: \"{}\" is no whole number", name, value));
+}
+
+}  // namespace
+
+std::span<const std::string_view> emulated_keys() {
+  return kKeys;
+}
+
+Status set_option(EmulatorOptions& o, std::string_view text) {
+  const auto equals = std::min(text.find('='), text.size());
+  const std::string_view name = text.substr(0, equals);
+  const std::string_view value = text.substr(std::min(equals + 1, text.size()));
+  if (name == "model") return o.model = value, Status();
+  if (name == "key") return o.key = value, Status();
+  constexpr std::array kNumbers = {
+      "ranks"sv,     "tokens"sv,       "first-token-ms"sv, "token-ms"sv,        "lease-ms"sv,
+      "old-forms"sv, "fault-status"sv, "fault-delay-ms"sv, "fault-cut-after"sv, "fault-every"sv};
+  if (std::ranges::find(kNumbers, name) == kNumbers.end())
+    return fail(kInvalidArgument, fmt::format("\"{}\" is no setting; there are model, key, {}",
+                                              name, fmt::join(kNumbers, ", ")));
+  TRY(const std::uint64_t number, whole(name, value));
+  const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(number, 1'000'000));
+  const Duration time = std::chrono::milliseconds(count);
+  if (name == "ranks") o.ranks = std::max(1U, count);
+  if (name == "tokens") o.tokens = std::max(1U, count);
+  if (name == "first-token-ms") o.first_token = time;
+  if (name == "token-ms") o.token_time = time;
+  if (name == "lease-ms") o.lease = time;
+  if (name == "old-forms") o.old_forms = number != 0;
+  if (name == "fault-status") o.faults.status = static_cast<int>(std::min(count, 599U));
+  if (name == "fault-delay-ms") o.faults.delay = time;
+  if (name == "fault-cut-after") o.faults.cut_after = count;
+  if (name == "fault-every") o.faults.every = std::max(1U, count);
+  return {};
+}
+
+std::vector<std::string> emulated_words(std::uint64_t prompt, std::uint32_t count) {
+  constexpr std::array kWords = {"water"sv,        "runs"sv,  "through"sv, "the"sv,
+                                 "gate"sv,         "and"sv,   "turns"sv,   "wheel"sv,
+                                 "na\xC3\xAFve"sv, "light"sv, "\"ok\""sv,  "end"sv};
+  std::vector<std::string> words;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::array<std::uint64_t, 2> key = {prompt, i};
+    const std::uint64_t draw = xxh3().hash(key.data(), sizeof key);
+    words.push_back((i == 0 ? "" : " ") + std::string(kWords[draw % kWords.size()]));
+  }
+  return words;
+}
+
+std::uint64_t prompt_of(const JsonBody& body) {
+  for (const std::string_view key : {"messages"sv, "prompt"sv, "input"sv, "content"sv}) {
+    if (const auto value = body.value(key)) return xxh3().hash(value->data(), value->size());
+  }
+  return 0;
+}
+
+Emulator::Emulator(Clock& clock, EmulatorOptions options, std::function<double()> unix_seconds)
+    : clock_(clock),
+      options_(std::move(options)),
+      unix_seconds_(std::move(unix_seconds)),
+      running_of_rank_(options_.ranks) {}
+
+Task<void> Emulator::handle(std::unique_ptr<HttpExchange> exchange) {
+  const HttpRequest& request = exchange->request();
+  std::optional<HttpResponse> response;
+  const bool known =
+      options_.key.empty() || request.header("authorization") == "Bearer " + options_.key;
+  if (!known && request.path != "/health") {
+    response = refuse(401, "Unauthorized");
+  } else if (request.method == "GET") {
+    response = get(request);
+  } else if (request.path == "/emulate/faults") {
+    response = set_faults(request);
+  } else {
+    for (const WireApi api : kInferenceApis) {
+      if (request.path != dialects::path_of(api)) continue;
+      if (!dialects::speaks(dialects::dialect(options_.kind), api)) break;
+      co_return co_await infer(*exchange, api);
+    }
+  }
+  if (!response) response = json(R"({"detail":"Not Found"})", 404);
+  static_cast<void>(co_await exchange->respond(std::move(*response)));
+}
+
+std::optional<HttpResponse> Emulator::get(const HttpRequest& request) const {
+  const std::string& path = request.path;
+  const EngineKind kind = options_.kind;
+  if (path == "/health") return json(kind == EngineKind::kLlamaCpp ? R"({"status":"ok"})" : "");
+  if (path == "/v1/models") {
+    const std::string id = dialects::quoted(options_.model);
+    return json(
+        kind == EngineKind::kLlamaCpp
+            ? fmt::format(
+                  R"({{"object":"list","data":[{{"id":{},"meta":{{"n_ctx_train":32768}}}}]}})", id)
+            : fmt::format(
+                  R"({{"object":"list","data":[{{"id":{},"root":{},"max_model_len":32768}}]}})", id,
+                  id));
+  }
+  if (path == "/emulate/stats")
+    return json(fmt::format(R"({{"requests":{},"running":{},"held":{}}})", requests_, running_,
+                            held_.size()));
+  if (path == "/metrics" && kind != EngineKind::kLlamaCpp) return metrics();
+  if (kind == EngineKind::kSglang) {
+    const std::string_view loads_path = options_.old_forms ? "/get_load" : "/v1/loads";
+    if (path == loads_path) return loads();
+    if (path == "/get_server_info" || path == "/server_info")
+      return json(fmt::format(
+          R"({{"disaggregation_mode":"null","dp_size":{},"load_balance_method":"round_robin","version":"0.5.6"}})",
+          options_.ranks));
+  }
+  if (kind == EngineKind::kLlamaCpp && path == "/slots") return loads();
+  if (kind == EngineKind::kLlamaCpp && path == "/props")
+    return json(
+        R"({"default_generation_settings":{"n_ctx":32768},"total_slots":4,"build_info":"emulated"})");
+  return std::nullopt;
+}
+
+HttpResponse Emulator::metrics() const {
+  const bool vllm = options_.kind == EngineKind::kVllm;
+  const std::string_view running = vllm ? "vllm:num_requests_running" : "sglang:num_running_reqs";
+  const std::string_view waiting = vllm ? "vllm:num_requests_waiting" : "sglang:num_queue_reqs";
+  const std::string_view used = !vllm                ? "sglang:token_usage"
+                                : options_.old_forms ? "vllm:gpu_cache_usage_perc"
+                                                     : "vllm:kv_cache_usage_perc";
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  for (std::size_t rank = 0; rank < running_of_rank_.size(); ++rank) {
+    const std::string labels = fmt::format("{{{}=\"{}\",model_name=\"{}\"}}",
+                                           vllm ? "engine" : "dp_rank", rank, options_.model);
+    response.body +=
+        fmt::format("{}{} {}.0\n{}{} 0.0\n{}{} {}\n", running, labels, running_of_rank_[rank],
+                    waiting, labels, used, labels, running_of_rank_[rank] > 0 ? 0.25 : 0.0);
+  }
+  return response;
+}
+
+HttpResponse Emulator::loads() const {
+  std::string items;
+  for (std::size_t rank = 0; rank < running_of_rank_.size(); ++rank) {
+    const std::string_view comma = items.empty() ? "" : ",";
+    const bool llama = options_.kind == EngineKind::kLlamaCpp;  // it has slots and no ranks
+    const std::uint32_t n = llama ? running_ : running_of_rank_[rank];
+    if (llama) {
+      for (std::uint32_t slot = 0; slot < 4; ++slot)
+        items += fmt::format(R"({}{{"id":{},"n_ctx":8192,"is_processing":{}}})",
+                             slot == 0 ? "" : ",", slot, slot < n);
+      break;
+    }
+    items +=
+        options_.old_forms
+            ? fmt::format(R"({}{{"dp_rank":{},"num_reqs":{},"num_waiting_reqs":0,"num_tokens":0}})",
+                          comma, rank, n)
+            : fmt::format(
+                  R"({}{{"dp_rank":{},"num_running_reqs":{},"num_waiting_reqs":0,"token_usage":0.0}})",
+                  comma, rank, n);
+  }
+  const bool wrapped = options_.kind == EngineKind::kSglang && !options_.old_forms;
+  return json(wrapped ? fmt::format(R"({{"version":"0.5.6","loads":[{}]}})", items)
+                      : fmt::format("[{}]", items));
+}
+
+HttpResponse Emulator::set_faults(const HttpRequest& request) {
+  Faults faults;
+  const std::string_view body = request.body;
+  const auto count = [&](std::string_view key) {
+    return std::clamp<std::int64_t>(dialects::integer_at(body, {key}).value_or(0), 0, 1'000'000);
+  };
+  if (!dialects::value_at(body, {"status"}) && !dialects::value_at(body, {"delay_ms"}) &&
+      !dialects::value_at(body, {"cut_after"}) && body != "{}")
+    return refuse(400, "expected an object with status, delay_ms, cut_after, every");
+  faults.status = static_cast<int>(std::min<std::int64_t>(count("status"), 599));
+  faults.delay = std::chrono::milliseconds(count("delay_ms"));
+  if (dialects::value_at(body, {"cut_after"}))
+    faults.cut_after = static_cast<std::size_t>(count("cut_after"));
+  faults.every = static_cast<std::uint32_t>(std::max<std::int64_t>(1, count("every")));
+  options_.faults = faults;
+  return json("{}");
+}
+
+bool Emulator::fault_now() {
+  return ++requests_ % options_.faults.every == 0;
+}
+
+Task<void> Emulator::infer(HttpExchange& exchange, WireApi api) {
+  const bool fault = fault_now();
+  const Faults faults = fault ? options_.faults : Faults();
+  const auto body = JsonBody::read(exchange.request().body, kKeys);
+  std::optional<HttpResponse> refusal;
+  if (!body) {
+    refusal = refuse(400, body.error().message);
+  } else if (faults.status != 0) {
+    refusal = refuse(faults.status, "a fault that was asked for");
+    if (faults.status == 429 || faults.status == 503)
+      refusal->headers.push_back({"retry-after", "1"});
+  } else if (body->string("model").value_or(options_.model) != options_.model) {
+    refusal = json(
+        R"({"error":{"message":"The model does not exist.","type":"NotFoundError","param":"model","code":404}})",
+        404);
+  }
+  struct Running {
+    Emulator& self;
+    std::size_t rank;
+    Running(Emulator& e, std::size_t r) : self(e), rank(r) {
+      ++self.running_;
+      ++self.running_of_rank_[rank];
+    }
+    ~Running() {
+      --self.running_;
+      --self.running_of_rank_[rank];
+    }
+  };
+  std::size_t rank = requests_ % options_.ranks;
+  if (const auto pinned = whole("rank", exchange.request().header("x-data-parallel-rank")))
+    rank = *pinned % options_.ranks;
+  const Running running(*this, rank);
+  bool gone = false;
+  exchange.on_disconnect([&gone] { gone = true; });
+  if (faults.delay > Duration::zero()) co_await Sleep(clock_, faults.delay);
+  if (refusal) {
+    if (!gone) static_cast<void>(co_await exchange.respond(std::move(*refusal)));
+  } else {
+    Answer answer(*this, exchange, *body, api, faults, gone);
+    co_await answer.run();
+  }
+  exchange.on_disconnect([] {});
+}
+
+}  // namespace penstock::emulate

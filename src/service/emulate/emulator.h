@@ -1,0 +1,98 @@
+// Emulator: the wire protocol of vLLM, SGLang or llama.cpp in front of a timing model, for trying a
+// deployment, and a gateway's faults, without a GPU.
+//
+// It answers the routes that the engine has, in its shapes: health, model list, load reports (old
+// forms too), Chat Completions, Completions, Responses, Messages, tokenize. The text is a function
+// of the prompt alone, as greedy decoding is, so every emulator of one model gives the same answer
+// and a wrong answer shows. Tokens come at set times. As vLLM's prefill leg (kv_transfer_params
+// with do_remote_decode) it computes one token, names its blocks and holds them until the lease
+// ends; a decode leg that comes with blocks whose lease is over gets what then lies in them: wrong
+// text, with 200, as the real one does.
+//
+// Faults are switched on at start or by POST /emulate/faults {"status", "delay_ms", "cut_after",
+// "every"}: a status instead of an answer, a pause before it, an answer cut at that byte of its
+// body; each counts every nth inference request. GET /emulate/stats counts what runs and is held.
+//
+// Invariants: running and held fall back to zero. Errors: in OpenAI's shape, as these engines do.
+// Concurrency: shard thread only. Source: facts/engines.md 4.1, 4.2, 4.7, 4.8.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/task.h"
+#include "core/dialects/dialect.h"
+#include "core/dialects/json_body.h"
+#include "port/clock.h"
+#include "port/http.h"
+
+namespace penstock::emulate {
+
+struct Faults {
+  int status = 0;  // 0: none
+  Duration delay{};
+  std::optional<std::size_t> cut_after;  // bytes of the answer's body
+  std::uint32_t every = 1;
+};
+
+struct EmulatorOptions {
+  dialects::EngineKind kind = dialects::EngineKind::kVllm;
+  std::string model = "emulated";
+  std::string key;  // that clients must have; empty: none
+  std::uint32_t ranks = 1;
+  Duration first_token = std::chrono::milliseconds(20);
+  Duration token_time = std::chrono::milliseconds(5);
+  std::uint32_t tokens = 16;  // of an answer, unless the client wants fewer
+  Duration lease = std::chrono::seconds(30);
+  bool old_forms = false;  // load reports as older versions give them
+  Faults faults;
+};
+
+// Sets one option by its name: "model=x", "ranks=2", "fault-status=500", ...
+Status set_option(EmulatorOptions& options, std::string_view name_and_value);
+
+// The answer to a prompt, as words; what every emulator says.
+std::vector<std::string> emulated_words(std::uint64_t prompt, std::uint32_t count);
+// What stands for the prompt: a hash of the JSON of its messages, prompt or input.
+std::uint64_t prompt_of(const dialects::JsonBody& body);
+// The members that it reads.
+std::span<const std::string_view> emulated_keys();
+
+class Emulator {
+ public:
+  Emulator(Clock& clock, EmulatorOptions options, std::function<double()> unix_seconds);
+
+  // The HttpHandler.
+  Task<void> handle(std::unique_ptr<HttpExchange> exchange);
+
+  std::uint32_t running() const { return running_; }
+  std::size_t held() const { return held_.size(); }
+
+ private:
+  class Answer;
+  friend class Answer;
+
+  std::optional<HttpResponse> get(const HttpRequest& request) const;
+  HttpResponse metrics() const;
+  HttpResponse loads() const;
+  HttpResponse set_faults(const HttpRequest& request);
+  Task<void> infer(HttpExchange& exchange, dialects::WireApi api);
+  bool fault_now();
+
+  Clock& clock_;
+  EmulatorOptions options_;
+  std::function<double()> unix_seconds_;
+  std::uint64_t requests_ = 0;
+  std::uint32_t running_ = 0;
+  std::vector<std::uint32_t> running_of_rank_;
+  std::map<std::uint64_t, Clock::TimerId> held_;  // blocks of prefill legs, by id
+};
+
+}  // namespace penstock::emulate
