@@ -1,4 +1,5 @@
 #include "app/command_line.h"
+#include "app/foreign_engines.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -63,6 +64,10 @@ Status apply_flags(const std::deque<Given>& given, const Environment& environmen
     const auto flag_name = fmt::format("--{}", row->flag);
     const auto* list = std::get_if<std::vector<Assignment> Options::*>(&row->field);
     if (list != nullptr && !values.empty()) (options.**list).clear();
+    if (row->form == OptionForm::kWords && !values.empty()) {
+      TRY_STATUS(set_option(options, *row, fmt::format("{}", fmt::join(values, " "))));
+      continue;
+    }
     if (list == nullptr && values.size() > 1)
       return fail(ErrorCode::kInvalidArgument, fmt::format("{} is given twice", flag_name),
                   flag_name);
@@ -143,6 +148,8 @@ Status check_listener(const Options& o) {
 }
 
 Status check_models(const Options& o) {
+  TRY(const auto engines, foreign_engines(o));
+  if (!engines.empty()) return {};  // the engines say which models there are
   if (o.models.empty())
     return fail(ErrorCode::kInvalidArgument,
                 "no model to serve: the bundled models/nano was not found; give --model NAME=DIR",
@@ -244,7 +251,9 @@ void resolve_automatic(Options& o, const Environment& environment) {
   if (o.kv_dir.empty()) o.kv_dir = o.data_dir + "/kv";
   if (o.kv_secret_file.empty()) o.kv_secret_file = o.data_dir + "/kv.secret";
   if (o.kv_classes.empty()) o.kv_classes = {{"default", "1d"}, {"chat", "7d"}, {"agent", "3d"}};
-  if (o.models.empty()) {
+  const auto engines = foreign_engines(o);  // a mistake in it is reported by check_options()
+  if (engines && !engines->empty()) o.kv_cache = "off";
+  if (o.models.empty() && engines && engines->empty()) {
     if (auto nano = find_bundled_model(environment); !nano.empty())
       o.models.push_back({"nano", std::move(nano)});
   }
@@ -278,6 +287,10 @@ Status check_options(const Options& options, Command command) {
     TRY_STATUS(check_socket_path(options));
     TRY_STATUS(check_kv(options));
   }
+  if (command == Command::kWorker && serves_foreign(options))
+    return fail(ErrorCode::kInvalidArgument,
+                "a worker runs an engine of this program; engines of others are the gateway's",
+                "engine.kind");
   if (command == Command::kServe || command == Command::kWorker) {
     if (auto handoff = handoff_options(options); !handoff)
       return std::unexpected(std::move(handoff).error());

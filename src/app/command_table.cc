@@ -153,6 +153,17 @@ constexpr std::array kTable = {
         "penstock plan --workload agents --rate 20 --gpu-price 2.5\n"
         "penstock plan trace.jsonl --first-token 1s --token-gap 30ms --cache-ttl 1h --json\n"
         "penstock plan --profile profiles/embedded-nano.json --workload chat --rate 2\n"},
+    CommandInfo{
+        Command::kEmulate, "emulate", "Measure", "vllm|sglang|llamacpp [SETTING=VALUE]...", 32,
+        "Stand in for an engine: its wire protocol, without a GPU",
+        "Answers as a vLLM, SGLang or llama.cpp server does, from a timing model: the text is a "
+        "function of the prompt, the same on every emulator. Settings: model, key, ranks, tokens, "
+        "first-token-ms, token-ms, lease-ms, old-forms, fault-status, fault-delay-ms, "
+        "fault-cut-after (bytes), fault-every. POST /emulate/faults switches faults while it runs, "
+        "GET /emulate/stats counts (docs/engines.md).",
+        "penstock emulate vllm --port 8000\n"
+        "penstock emulate sglang --port 30000 model=qwen ranks=4 token-ms=20\n"
+        "penstock emulate vllm --port 8001 fault-status=500 fault-every=10\n"},
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ enum class Command : std::uint8_t {
   kExplain,
   kSimulate,
   kPlan,
+  kEmulate,
 };
 
 // A set of commands, for the rows of the option table.

@@ -88,6 +88,14 @@ class Loader {
       }
       return {};
     }
+    if (row.form == OptionForm::kWords && node.IsSequence()) {
+      std::string words;
+      for (const auto& word : node) {
+        if (!word.IsScalar()) return bad(word, row.key, "expected a list of words");
+        words += (words.empty() ? "" : " ") + word.Scalar();
+      }
+      return set(node, row, words);
+    }
     if (!node.IsScalar())
       return bad(node, row.key, fmt::format("expected {}, got {}", type_name(row), kind_of(node)));
     return set(node, row, absolute(row, node.Scalar()));

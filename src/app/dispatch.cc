@@ -8,6 +8,7 @@
 #include "app/command_line.h"
 #include "app/commands.h"
 #include "app/console.h"
+#include "app/emulate_command.h"
 #include "app/environment.h"
 #include "app/help.h"
 #include "app/process_memory.h"
@@ -47,6 +48,8 @@ Result<int> run_command(Command command, const Options& options) {
       return run_experts(options);
     case Command::kProfile:
       return run_profile(options);
+    case Command::kEmulate:
+      return run_emulate(options);
     case Command::kExplain:
       return run_explain(options);
   }

@@ -11,6 +11,7 @@
 #include "app/commands.h"
 #include "app/entropy.h"
 #include "app/expert_planner.h"
+#include "app/foreign_engines.h"
 #include "app/gateway_shard.h"
 #include "app/ready.h"
 #include "app/stop_signal.h"
@@ -54,6 +55,10 @@ Result<gateway::ServedModel> load_model(const Options& options, const Assignment
 
 Result<gateway::ModelCatalog> load_catalog(const Options& options) {
   gateway::ModelCatalog catalog;
+  if (serves_foreign(options)) {
+    TRY_STATUS(check_engine_keys(options));
+    return catalog;
+  }
   for (const Assignment& model : options.models) {
     TRY(auto served, load_model(options, model));
     TRY_STATUS(catalog.add(std::move(served)));

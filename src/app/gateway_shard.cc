@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "app/entropy.h"
+#include "app/foreign_shard.h"
 #include "app/kv_metrics.h"
 #include "app/pools.h"
 #include "app/request_reporter.h"
@@ -160,6 +161,8 @@ struct GatewayShard::State {
     context.seal_for = [&responses = shared.responses](std::string_view owner) {
       return responses.seal_for(owner);
     };
+    foreign = ForeignShard::make(clock, options, index == 0);
+    if (foreign) gateway.serve_foreign(foreign->gateway());
     if (shared.kv_feed != nullptr) {
       kv_index.emplace(*shared.kv_feed, kChainCacheBytesMax);
       context.kv_index = &*kv_index;
@@ -276,7 +279,8 @@ struct GatewayShard::State {
   }
 
   Task<void> watch_ready() {
-    while (!stopping && !gateway.ready())
+    // Engines of others may be away when we start; /readyz says so.
+    while (!stopping && !(foreign ? foreign->all_probed() : gateway.ready()))
       co_await Sleep(clock, std::chrono::milliseconds(10));
     if (!stopping && on_ready) on_ready();
   }
@@ -297,6 +301,7 @@ struct GatewayShard::State {
     server->stop();
     co_await server->drained();
     co_await gateway.background_ended();
+    if (foreign) co_await foreign->stopped();
     is_drained = true;
   }
 
@@ -312,6 +317,7 @@ struct GatewayShard::State {
   std::optional<kv::ShardKvIndex> kv_index;
   gateway::GatewayContext context;
   gateway::Gateway gateway;
+  std::unique_ptr<ForeignShard> foreign;
   std::unique_ptr<http::HttpServer> server;
   Gate gate;
   std::vector<bool> edges_shown = std::vector<bool>(handoff::edges().size());
@@ -348,6 +354,7 @@ Result<std::unique_ptr<GatewayShard>> GatewayShard::start(const GatewayShared& s
                                            return s->gateway.handle(std::move(exchange));
                                          }));
   s->clock.post([s] {
+    if (s->foreign) s->foreign->start();
     s->gate.start(s->watch_ready());
     s->gate.start(s->publish_every_second());
   });

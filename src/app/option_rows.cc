@@ -33,12 +33,12 @@ constexpr std::array kTable = {
                commands(kServe, kDoctor, kEval, kBench, kConfig, kKv, kExplain, kExperts, kProfile),
                "", "false", 0, 0, "", kPlain, "Print data as JSON", ""},
 
-    OptionInfo{"host", "listen.host", &O::host, kGatewaySide, "ADDRESS", "127.0.0.1", 0, 0, "",
-               kPlain, "Address to listen on",
+    OptionInfo{"host", "listen.host", &O::host, kGatewaySide | commands(kEmulate), "ADDRESS",
+               "127.0.0.1", 0, 0, "", kPlain, "Address to listen on",
                "Anything but a loopback address needs --api-key-file. 0.0.0.0 and :: mean all "
                "interfaces."},
-    OptionInfo{"port", "listen.port", &O::port, kGatewaySide, "N", "8080", 0, 65535, "", kPlain,
-               "Port to listen on; 0 picks a free one", ""},
+    OptionInfo{"port", "listen.port", &O::port, kGatewaySide | commands(kEmulate), "N", "8080", 0,
+               65535, "", kPlain, "Port to listen on; 0 picks a free one", ""},
     OptionInfo{"tls-cert", "listen.tls_cert", &O::tls_cert, kGatewaySide, "FILE", "", 0, 0, "",
                kPath, "Certificate chain (PEM); with --tls-key, serves HTTPS", ""},
     OptionInfo{"tls-key", "listen.tls_key", &O::tls_key, kGatewaySide, "FILE", "", 0, 0, "", kPath,
@@ -57,10 +57,14 @@ constexpr std::array kTable = {
         "auto: $XDG_DATA_HOME/penstock, ~/.local/share/penstock, or ./penstock-data without a "
         "home. One service at a time uses a folder."},
 
-    OptionInfo{"engine", "engine.kind", &O::engine, kBoth, "KIND", "embedded", 0, 0,
-               "embedded|scripted", kPlain, "Engine that computes",
+    OptionInfo{"engine", "engine.kind", &O::engine, kBoth, "KIND[=URL]", "embedded", 0, 0, "",
+               kWords, "Engine that computes; KIND=URL is a server of somebody else, repeatable",
                "`embedded` is the CPU engine of this program; `scripted` is the same with a script "
-               "for a model, for tests: it says what --script tells it to."},
+               "for a model, for tests: it says what --script tells it to. "
+               "vllm=http://HOST:PORT, sglang=URL and llamacpp=URL are servers that run already; "
+               "their models are served by the names they give, and --alias gives more. After the "
+               "URL may follow ,key-file=FILE with the server's key and ,name=NAME "
+               "(docs/engines.md)."},
     OptionInfo{"script", "engine.script", &O::script, kWorkerSide, "FILE", "", 0, 0, "", kPath,
                "What the scripted engine says",
                "JSON: {\"replies\": [{\"when\": \"text in the prompt\", \"say\": \"text\"}]}; the "

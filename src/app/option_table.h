@@ -31,7 +31,8 @@ using OptionField = std::variant<std::string Options::*, std::uint32_t Options::
 
 enum class OptionForm : std::uint8_t {
   kPlain,
-  kPath,  // made absolute: flags from the working folder, file values from the file's folder
+  kPath,   // made absolute: flags from the working folder, file values from the file's folder
+  kWords,  // several words of text, parted by spaces; the flag is repeatable
 };
 
 struct OptionInfo {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 
+#include "app/foreign_engines.h"
 #include "app/values.h"
 
 namespace penstock {
@@ -57,6 +58,7 @@ Result<std::vector<Pool>> parse_pools(std::string_view text) {
 
 std::vector<PlannedWorker> planned_workers(const Options& options) {
   std::vector<PlannedWorker> workers;
+  if (serves_foreign(options)) return workers;
   const auto pools = parse_pools(options.pools);
   if (!pools) return workers;
   for (const Pool& pool : *pools) {

@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "app/config_file.h"
 #include "app/console.h"
+#include "app/foreign_engines.h"
 #include "app/listen_address.h"
 #include "app/pools.h"
 #include "app/supervisor.h"
@@ -52,13 +53,20 @@ void tell_people(const Options& o, const std::string& url,
     row("  from", model.value);
   for (const auto& alias : o.aliases)
     row("alias " + alias.name, alias.value);
-  row("KV memory", describe_bytes(o.kv_memory));
+  const bool foreign = serves_foreign(o);
+  if (!foreign) row("KV memory", describe_bytes(o.kv_memory));
   row("data", o.data_dir);
   row("API keys", o.api_key_file.empty() ? "none, so only this machine is served (loopback)"
                                          : "from " + o.api_key_file);
   row("stop",
       fmt::format("Ctrl-C; running requests get up to {}", format_duration(o.drain_timeout)));
   const std::string key = o.api_key_file.empty() ? "" : " -H \"authorization: Bearer $KEY\"";
+  if (foreign) {
+    row("engines", o.engine);
+    row("models", fmt::format("curl {}{}/v1/models{}", o.tls_cert.empty() ? "" : "-k ", url, key));
+    fmt::print(stderr, "{}", table(rows));
+    return;
+  }
   row("try", "penstock chat" + (o.port == 8080 && o.tls_cert.empty() ? "" : " --url " + url));
   row("", fmt::format("curl {}{}/v1/chat/completions{} -H 'content-type: application/json' \\",
                       o.tls_cert.empty() ? "" : "-k ", url, key));
@@ -115,6 +123,8 @@ Status check_before_start(const Options& o) {
   TRY_STATUS(check_port_free(o.host, o.port));
   if (!o.api_key_file.empty()) TRY_STATUS(ApiKeys::load(o.api_key_file));
   if (!o.tls_cert.empty()) TRY_STATUS(check_certificate(o.tls_cert, o.tls_key));
+  TRY_STATUS(check_engine_keys(o));
+  if (serves_foreign(o)) return {};
   for (const auto& model : o.models) {
     auto config = read_file(model.value + "/config.json", Bytes(16 << 20));
     if (!config)

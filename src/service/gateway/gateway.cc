@@ -31,6 +31,9 @@ enum class RouteId : std::uint8_t {
   kTokenize,
   kDetokenize,
   kEmbeddings,
+  kPooling,
+  kScore,
+  kRerank,
   kModels,
   kModel,
   kHealth,
@@ -83,6 +86,10 @@ constexpr std::array kRoutes = {
     Route{RouteId::kDetokenize, "POST", "/detokenize", Access::kWithKey},
     Route{RouteId::kEmbeddings, "POST", "/v1/embeddings", Access::kWithKey},
     Route{RouteId::kEmbeddings, "POST", "/embeddings", Access::kWithKey},
+    Route{RouteId::kPooling, "POST", "/pooling", Access::kWithKey},
+    Route{RouteId::kScore, "POST", "/score", Access::kWithKey},
+    Route{RouteId::kRerank, "POST", "/v1/rerank", Access::kWithKey},
+    Route{RouteId::kRerank, "POST", "/rerank", Access::kWithKey},
     Route{RouteId::kModels, "GET", "/v1/models", Access::kWithKey, Api::kEither},
     Route{RouteId::kModels, "GET", "/models", Access::kWithKey, Api::kEither},
     Route{RouteId::kModels, "GET", "/beta/models", Access::kWithKey, Api::kEither},
@@ -93,6 +100,37 @@ constexpr std::array kRoutes = {
     Route{RouteId::kModel, "GET", "/anthropic/v1/models/{}", Access::kWithKey, Api::kAnthropic},
     Route{RouteId::kExplain, "GET", "/admin/explain/{}", Access::kOperator},
 };
+
+// The API of a route that foreign engines answer.
+std::optional<dialects::WireApi> wire_api(RouteId route) {
+  using enum dialects::WireApi;
+  switch (route) {
+    case RouteId::kChat:
+      return kChat;
+    case RouteId::kCompletion:
+      return kCompletion;
+    case RouteId::kMessages:
+      return kMessages;
+    case RouteId::kCountTokens:
+      return kCountTokens;
+    case RouteId::kResponses:
+      return kResponses;
+    case RouteId::kTokenize:
+      return kTokenize;
+    case RouteId::kDetokenize:
+      return kDetokenize;
+    case RouteId::kEmbeddings:
+      return kEmbeddings;
+    case RouteId::kPooling:
+      return kPooling;
+    case RouteId::kScore:
+      return kScore;
+    case RouteId::kRerank:
+      return kRerank;
+    default:
+      return std::nullopt;
+  }
+}
 
 // What stands for "{}" in the pattern; empty for a pattern without; nullopt when it does not match.
 std::optional<std::string_view> match(std::string_view pattern, std::string_view path) {
@@ -271,6 +309,8 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
   if (!response) {
     const Found found = find_route(request);
     const ErrorShape shape = shape_of(request, found.api);
+    const auto api = foreign_ != nullptr ? wire_api(found.route->id) : std::nullopt;
+    if (api) co_return co_await relay(exchange, record, *api, shape);
     switch (found.route->id) {
       case RouteId::kChat: {
         ChatFormat format;
@@ -295,7 +335,21 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
       case RouteId::kResponses:
         co_return co_await responses_.create(exchange, record);
       case RouteId::kSocket:
-        co_return co_await responses_.converse(exchange, record);
+        if (foreign_ == nullptr) co_return co_await responses_.converse(exchange, record);
+        response = error_response({ErrorCode::kUnsupported,
+                                   "the engines behind this gateway have no WebSocket; send the "
+                                   "request as POST /v1/responses",
+                                   {},
+                                   {}},
+                                  record, shape);
+        break;
+      case RouteId::kPooling:
+      case RouteId::kScore:
+      case RouteId::kRerank:
+        response = error_response(
+            {ErrorCode::kUnsupported, "no engine behind this gateway has this route", {}, {}},
+            record);
+        break;
       case RouteId::kResponse:
         co_return co_await responses_.get(exchange, record, found.rest);
       case RouteId::kDeleteResponse:
@@ -339,22 +393,33 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
   static_cast<void>(co_await exchange.respond(std::move(*response)));
 }
 
-Task<void> Gateway::generate(HttpExchange& exchange, RequestRecord& record, WireFormat& format) {
-  std::optional<Error> refusal;
-  if (!is_json(exchange.request().header("content-type"))) {
-    refusal = not_json();
-  } else if (draining_) {
-    refusal = Error{ErrorCode::kUnavailable, "this gateway is shutting down; try again", {}, {}};
-  } else if (in_flight_ >= context_.limits.in_flight_max) {
-    record.limit = "limits.in_flight";
-    refusal = Error{ErrorCode::kOverloaded,
-                    fmt::format("{} requests are in flight, which is the limit (limits.in_flight); "
-                                "try again shortly",
-                                in_flight_),
-                    {},
-                    {}};
+std::optional<Error> Gateway::refuse_work(const HttpRequest& request, RequestRecord& record) const {
+  if (!is_json(request.header("content-type"))) return not_json();
+  if (draining_)
+    return Error{ErrorCode::kUnavailable, "this gateway is shutting down; try again", {}, {}};
+  if (in_flight_ < context_.limits.in_flight_max) return std::nullopt;
+  record.limit = "limits.in_flight";
+  return Error{ErrorCode::kOverloaded,
+               fmt::format("{} requests are in flight, which is the limit (limits.in_flight); "
+                           "try again shortly",
+                           in_flight_),
+               {},
+               {}};
+}
+
+Task<void> Gateway::relay(HttpExchange& exchange, RequestRecord& record, dialects::WireApi api,
+                          ErrorShape shape) {
+  if (const auto refusal = refuse_work(exchange.request(), record)) {
+    static_cast<void>(co_await exchange.respond(error_response(*refusal, record, shape)));
+    co_return;
   }
-  if (refusal) {
+  ++in_flight_;
+  co_await foreign_->relay(exchange, record, api);
+  --in_flight_;
+}
+
+Task<void> Gateway::generate(HttpExchange& exchange, RequestRecord& record, WireFormat& format) {
+  if (const auto refusal = refuse_work(exchange.request(), record)) {
     static_cast<void>(
         co_await exchange.respond(error_response(*refusal, record, format.error_shape())));
     co_return;
@@ -408,6 +473,7 @@ HttpResponse Gateway::explain(std::string_view id, RequestRecord& record) const 
 
 HttpResponse Gateway::models(RequestRecord& record, ErrorShape shape) const {
   std::vector<protocol::ModelCard> cards;
+  if (foreign_ != nullptr) cards = foreign_->models();
   for (const auto& [name, served] : context_.catalog.all_names())
     cards.push_back(card(name, *served));
   return json_response(shape == ErrorShape::kAnthropic ? protocol::anthropic_model_list(cards)
@@ -429,9 +495,15 @@ HttpResponse Gateway::detokenize(const HttpRequest& request, RequestRecord& reco
 }
 
 HttpResponse Gateway::model(std::string_view name, RequestRecord& record, ErrorShape shape) const {
-  const ServedModel* served = context_.catalog.find(name);
-  if (served == nullptr) return error_response(context_.catalog.not_found(name), record, shape);
-  const protocol::ModelCard found = card(name, *served);
+  protocol::ModelCard found;
+  if (foreign_ != nullptr) {
+    const auto cards = foreign_->models();
+    const auto it = std::ranges::find(cards, name, &protocol::ModelCard::id);
+    if (it != cards.end()) found = *it;
+  } else if (const ServedModel* served = context_.catalog.find(name)) {
+    found = card(name, *served);
+  }
+  if (found.id.empty()) return error_response(context_.catalog.not_found(name), record, shape);
   return json_response(shape == ErrorShape::kAnthropic ? protocol::anthropic_model_object(found)
                                                        : protocol::model_object(found),
                        record, 200, shape);
@@ -448,6 +520,7 @@ HttpResponse Gateway::health(RequestRecord& record) const {
 
 bool Gateway::ready() const {
   if (draining_) return false;
+  if (foreign_ != nullptr) return foreign_->ready();
   for (const auto& served : context_.catalog.models()) {
     if (!is_served(context_.engines.workers(), served->name)) return false;
   }
@@ -467,6 +540,7 @@ HttpResponse Gateway::metrics(RequestRecord& record) const {
 }
 
 void Gateway::stop_running(const Error& why) {
+  if (foreign_ != nullptr) foreign_->stop_running(why);
   // Stopping one may end it at once, so the list is walked as a copy.
   for (Generation* generation : std::vector(running_)) {
     if (std::ranges::find(running_, generation) != running_.end()) generation->stop(why);

@@ -19,6 +19,7 @@
 #include "core/protocol/models.h"
 #include "port/http.h"
 #include "service/gateway/context.h"
+#include "service/gateway/foreign.h"
 #include "service/gateway/responses.h"
 
 namespace penstock::gateway {
@@ -35,6 +36,9 @@ class Gateway {
                      return generate(exchange, record, format);
                    }) {}
 
+  // Inference goes to these from now on, which outlive the gateway's requests. Once, at start.
+  void serve_foreign(ForeignEngines& engines) { foreign_ = &engines; }
+
   // The HttpHandler of this shard.
   Task<void> handle(std::unique_ptr<HttpExchange> exchange);
   // The answer to a request with a body that is refused whatever the body says: no such route, no
@@ -48,7 +52,7 @@ class Gateway {
   // Resumes when nothing is generated in the background any more.
   auto background_ended() { return responses_.background_ended(); }
   std::uint32_t in_flight() const { return in_flight_; }
-  // Every model has a worker.
+  // Every model has a worker, or some foreign engine can take requests.
   bool ready() const;
 
  private:
@@ -57,6 +61,10 @@ class Gateway {
   std::optional<HttpResponse> refuse(const HttpRequest& request, RequestRecord& record) const;
   Task<void> dispatch(HttpExchange& exchange, RequestRecord& record);
   Task<void> generate(HttpExchange& exchange, RequestRecord& record, WireFormat& format);
+  Task<void> relay(HttpExchange& exchange, RequestRecord& record, dialects::WireApi api,
+                   protocol::ErrorShape shape);
+  // Why no inference can begin now.
+  std::optional<Error> refuse_work(const HttpRequest& request, RequestRecord& record) const;
   Status authenticate(const HttpRequest& request, RequestRecord& record) const;
   Status check_operator(const HttpRequest& request) const;
   HttpResponse explain(std::string_view id, RequestRecord& record) const;
@@ -70,6 +78,7 @@ class Gateway {
   HttpResponse metrics(RequestRecord& record) const;
 
   GatewayContext& context_;
+  ForeignEngines* foreign_ = nullptr;
   std::uint32_t in_flight_ = 0;
   bool draining_ = false;
   std::vector<Generation*> running_;

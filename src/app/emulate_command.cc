@@ -1,0 +1,73 @@
+// `penstock emulate DIALECT [SETTING=VALUE]...`: an engine's wire protocol without the engine.
+#include <fmt/format.h>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <thread>
+
+#include "app/console.h"
+#include "app/emulate_command.h"
+#include "app/listen_address.h"
+#include "app/ready.h"
+#include "app/stop_signal.h"
+#include "io/http/asio_clock.h"
+#include "io/http/server.h"
+#include "io/telemetry/log.h"
+#include "service/emulate/emulator.h"
+
+namespace penstock {
+namespace {
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Result<int> run_emulate(const Options& options) {
+  if (options.words.empty())
+    return fail(ErrorCode::kInvalidArgument,
+                "say which engine: penstock emulate vllm, sglang or llamacpp");
+  const auto kind = dialects::engine_kind(options.words[0]);
+  if (!kind)
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("\"{}\" is no engine that is emulated; there are vllm, sglang, llamacpp",
+                    options.words[0]));
+  emulate::EmulatorOptions wanted;
+  wanted.kind = *kind;
+  for (std::size_t i = 1; i < options.words.size(); ++i)
+    TRY_STATUS(emulate::set_option(wanted, options.words[i]));
+
+  block_stop_signals(options.ready_fd != 0);
+  boost::asio::io_context io{1};
+  http::AsioClock clock(io);
+  emulate::Emulator emulator(clock, std::move(wanted), unix_seconds);
+  http::ServerOptions server_options;
+  server_options.address = options.host;
+  server_options.port = static_cast<std::uint16_t>(options.port);
+  TRY(const auto server, http::HttpServer::start(clock, std::move(server_options),
+                                                 [&](std::unique_ptr<HttpExchange> exchange) {
+                                                   return emulator.handle(std::move(exchange));
+                                                 }));
+  std::thread loop([&io] {
+    const auto work = boost::asio::make_work_guard(io);
+    io.run();
+  });
+  const Result<int> told = print_data(fmt::format("emulating {} on {}", options.words[0],
+                                                  listen_url(options.host, server->port(), false)));
+  if (told) wait_for_stop_signal();
+  Gate gate;
+  clock.post([&] {
+    server->stop();
+    server->cut();
+    gate.start([](http::HttpServer& s, boost::asio::io_context& c) -> Task<void> {
+      co_await s.drained();
+      c.stop();
+    }(*server, io));
+  });
+  loop.join();
+  return told;
+}
+
+}  // namespace penstock
