@@ -6,23 +6,19 @@
 // thread. An agent's body of 115 KB comes again in 19 of 20 requests; the 20th is new in every
 // message. Bodies of 1 KB are all new.
 //
-// A worker that speaks the OpenAI API itself has a path of its own, with figures of its own beside
-// these, once the gateway has one.
+// An engine that speaks the OpenAI API itself has a path of its own: `penstock bench proxy`.
 #include "bench.h"
 
-#include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <thread>
 
 #include <fmt/format.h>
 
+#include "gateway_load.h"
 #include "gateway_rig.h"
-#include "io/files/descriptor.h"
 
 namespace penstock::bench {
 namespace {
@@ -35,168 +31,7 @@ constexpr double kAddedMaxUs = 100;
 constexpr double kAddedFirstMaxUs = 300;
 constexpr double kIdleMaxMb = 30;
 constexpr double kIdleGrowthMax = 1.05;
-constexpr std::size_t kSmallBytes = 1 << 10;
-constexpr std::size_t kLargeBytes = 115 << 10;
 constexpr std::uint32_t kStreams = 512;
-
-// Prose and code as JSON holds them, `bytes` long, other for each `seed`.
-std::string filler(std::size_t bytes, std::uint64_t seed) {
-  static constexpr std::array<std::string_view, 16> kPieces = {
-      "the worker ",       "reads a file ",         "and returns ",
-      "its length\\n",     "  if (count ",          "== 0) {\\n",
-      "    return ",       "\\\"value\\\"",         "; // checked ",
-      "\\n  }\\n",         "every request ",        "of the client ",
-      "is placed ",        "on the rank that has ", "most room left. ",
-      "const auto next = "};
-  Rng rng(seed);
-  std::string text(kMark);
-  text += ' ';
-  while (text.size() < bytes)
-    text += kPieces[rng.below(kPieces.size())];
-  return text;
-}
-
-std::string small_body(bool stream, std::uint32_t max_tokens) {
-  const std::string start =
-      fmt::format(R"({{"model":"nano","stream":{},"max_tokens":{},"messages":[{{"role":"user",)"
-                  R"("content":")",
-                  stream, max_tokens);
-  return start + filler(kSmallBytes - start.size() - 20, 1) + "\"}]}";
-}
-
-// As coding agents send it: a long system message, tools, and turns.
-std::string large_body() {
-  std::string body = fmt::format(
-      R"({{"model":"nano","max_tokens":{},"messages":[{{"role":"system","content":"{}"}})",
-      kInstantTokens, filler(24 << 10, 2));
-  for (std::uint64_t turn = 0; body.size() < kLargeBytes - (14 << 10); ++turn) {
-    body +=
-        fmt::format(R"(,{{"role":"user","content":"{}"}},{{"role":"assistant","content":"{}"}})",
-                    filler(3 << 10, 100 + turn), filler(1 << 10, 200 + turn));
-  }
-  body += R"(,{"role":"user","content":"go on"}],"tools":[)";
-  for (std::uint64_t tool = 0; body.size() < kLargeBytes; ++tool) {
-    body +=
-        fmt::format(R"({}{{"type":"function","function":{{"name":"tool_{}","description":"{}",)"
-                    R"("parameters":{{"type":"object","properties":{{"path":{{"type":"string"}},)"
-                    R"("limit":{{"type":"integer"}}}},"required":["path"]}}}}}})",
-                    tool == 0 ? "" : ",", tool, filler(900, 300 + tool));
-  }
-  return body + "]}";
-}
-
-double micros(std::chrono::nanoseconds time) {
-  return std::chrono::duration<double, std::micro>(time).count();
-}
-
-struct Server {
-  pid_t pid = 0;
-  std::uint16_t port = 0;
-};
-
-struct Loaded {
-  double rate = 0;    // answers per second
-  double cpu_us = 0;  // of the server, for each
-};
-Result<Loaded> loaded(const std::string& wrk, const std::string& folder, const Server& server,
-                      const LoadOptions& load) {
-  const double before = cpu_of(server.pid);
-  TRY(const double rate, run_wrk(wrk, folder, server.port, load));
-  const double answers = rate * static_cast<double>(load.time.count());
-  return Loaded{rate, (cpu_of(server.pid) - before) / answers / 1e3};
-}
-
-Result<Figure> load_figure(std::string name, const std::string& wrk, const std::string& folder,
-                           const Server& gateway, const Server& nginx, const LoadOptions& load,
-                           int rounds) {
-  std::vector<double> ours;
-  std::vector<double> theirs;
-  for (int i = 0; i < rounds; ++i) {
-    TRY(const Loaded a, loaded(wrk, folder, gateway, load));
-    TRY(const Loaded b, loaded(wrk, folder, nginx, load));
-    ours.push_back(a.rate);
-    theirs.push_back(b.rate);
-    fmt::print(stderr, "  {}: {:.0f}/s ({:.0f} us of CPU each), nginx {:.0f}/s ({:.0f} us)\n", name,
-               a.rate, a.cpu_us, b.rate, b.cpu_us);
-  }
-  return more_is_better(std::move(name), median_of(ours), "/s", "nginx, plain proxy",
-                        median_of(theirs), kOfNginx);
-}
-
-// Streams, read and counted.
-struct StreamCount {
-  std::uint64_t events = 0;
-  std::uint64_t text = 0;  // bytes of content, as JSON has them
-  std::uint64_t segments = 0;
-  std::uint64_t ended = 0;  // with the last chunk
-};
-
-// Bytes of the answer's text in an event.
-std::size_t content_size(std::string_view event) {
-  constexpr std::string_view kKey = "\"content\":\"";
-  const std::size_t at = event.find(kKey);
-  if (at == std::string_view::npos) return 0;
-  const std::size_t begin = at + kKey.size();
-  return event.find('"', begin) - begin;  // the bench's text has no quotes
-}
-
-// One of the streams: events are counted when they are whole.
-class CountedStream {
- public:
-  explicit CountedStream(HttpWire wire) : wire_(std::move(wire)) {}
-  const HttpWire& wire() const { return wire_; }
-  bool ended() const { return ended_; }
-  void take(std::string_view bytes, StreamCount& count) {
-    pending_ += bytes;
-    std::string_view left = pending_;
-    // An event ends with an empty line; nothing else in a stream has two newlines in a row.
-    for (std::size_t at = left.find("\n\n"); at != left.npos; at = left.find("\n\n")) {
-      ++count.events;
-      count.text += content_size(left.substr(0, at));
-      left.remove_prefix(at + 2);
-    }
-    pending_.erase(0, pending_.size() - left.size());
-    ended_ = pending_.ends_with("\r\n0\r\n\r\n");
-    count.ended += ended_ ? 1 : 0;
-  }
-
- private:
-  HttpWire wire_;
-  std::string pending_;
-  bool ended_ = false;
-};
-
-// `count` streams at once, each to its end.
-Result<StreamCount> read_streams(std::uint16_t port, std::size_t count, std::string_view request,
-                                 Duration limit) {
-  std::vector<CountedStream> streams;
-  const Descriptor set(::epoll_create1(EPOLL_CLOEXEC));
-  for (std::size_t i = 0; i < count; ++i) {
-    TRY(auto wire, HttpWire::open(port));
-    epoll_event wanted{};
-    wanted.events = EPOLLIN;
-    wanted.data.u64 = i;
-    ::epoll_ctl(set.get(), EPOLL_CTL_ADD, wire.fd(), &wanted);
-    TRY_STATUS(wire.send(request));
-    streams.emplace_back(std::move(wire));
-  }
-  StreamCount counted;
-  std::array<epoll_event, 128> ready{};
-  std::array<char, 1 << 14> buffer{};
-  const auto end = Steady::now() + limit;
-  while (counted.ended < count && Steady::now() < end) {
-    const int n = ::epoll_wait(set.get(), ready.data(), static_cast<int>(ready.size()), 100);
-    for (int i = 0; i < n; ++i) {
-      CountedStream& stream = streams[ready[static_cast<std::size_t>(i)].data.u64];
-      const ssize_t got = ::recv(stream.wire().fd(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-      if (got <= 0) return fail(ErrorCode::kIo, "the gateway ended a stream of the bench");
-      stream.take({buffer.data(), static_cast<std::size_t>(got)}, counted);
-    }
-  }
-  for (const CountedStream& stream : streams)
-    counted.segments += stream.wire().segments_in();
-  return counted;
-}
 
 double resident_mb(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/status", pid));
@@ -243,10 +78,10 @@ Result<std::vector<Figure>> load_figures(const Options& options, const std::stri
   const int rounds = options.quick ? 2 : 5;
   const auto time = options.quick ? 2s : 4s;
   std::vector<Figure> figures;
-  TRY(Figure small, load_figure(small_name, wrk, folder, gateway, plain,
-                                {small_body(false, kInstantTokens), 1, 64, time}, rounds));
-  TRY(Figure large,
-      load_figure(large_name, wrk, folder, gateway, plain, {large_body(), 20, 32, time}, rounds));
+  LoadRound round{small_name, wrk, folder, gateway, plain, rounds, kOfNginx};
+  TRY(Figure small, load_figure(round, {small_body(false, kInstantTokens), 1, 64, time}));
+  round.name = large_name;
+  TRY(Figure large, load_figure(round, {large_body(), 20, 32, time}));
   figures.push_back(std::move(small));
   figures.push_back(std::move(large));
   return figures;

@@ -102,37 +102,6 @@ sockaddr_in loopback(std::uint16_t port) {
   return address;
 }
 
-// A listening socket on a free port.
-Result<std::pair<int, std::uint16_t>> listen_somewhere() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = loopback(0);
-  socklen_t size = sizeof address;
-  if (fd < 0 || ::bind(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
-      ::listen(fd, 1024) != 0 ||
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    if (fd >= 0) ::close(fd);
-    return fail(ErrorCode::kIo, "the bench can't listen on loopback");
-  }
-  return std::pair(fd, ntohs(address.sin_port));
-}
-
-// How long the message at the front of `bytes` is, by its Content-Length or last chunk; 0: not all
-// of it is there.
-std::size_t message_size(std::string_view bytes) {
-  const std::size_t head = bytes.find("\r\n\r\n");
-  if (head == std::string_view::npos) return 0;
-  const std::string_view fields = bytes.substr(0, head + 2);
-  for (const std::string_view name : {"\r\ncontent-length: ", "\r\nContent-Length: "}) {
-    const std::size_t at = fields.find(name);
-    if (at == std::string_view::npos) continue;
-    std::size_t length = 0;
-    std::from_chars(fields.data() + at + name.size(), fields.data() + fields.size(), length);
-    return bytes.size() >= head + 4 + length ? head + 4 + length : 0;
-  }
-  constexpr std::string_view kLastChunk = "\r\n0\r\n\r\n";
-  return bytes.ends_with(kLastChunk) ? bytes.size() : 0;
-}
-
 // Level-triggered, one buffer a connection; ends with its process.
 void serve_mock(int listener, const std::string& answer) {
   const int set = ::epoll_create1(EPOLL_CLOEXEC);
@@ -191,6 +160,34 @@ Result<std::string> output_of(const std::string& command) {
 }
 
 }  // namespace
+
+Result<std::pair<int, std::uint16_t>> listen_somewhere() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = loopback(0);
+  socklen_t size = sizeof address;
+  if (fd < 0 || ::bind(fd, reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
+      ::listen(fd, 1024) != 0 ||
+      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    if (fd >= 0) ::close(fd);
+    return fail(ErrorCode::kIo, "the bench can't listen on loopback");
+  }
+  return std::pair(fd, ntohs(address.sin_port));
+}
+
+std::size_t message_size(std::string_view bytes) {
+  const std::size_t head = bytes.find("\r\n\r\n");
+  if (head == std::string_view::npos) return 0;
+  const std::string_view fields = bytes.substr(0, head + 2);
+  for (const std::string_view name : {"\r\ncontent-length: ", "\r\nContent-Length: "}) {
+    const std::size_t at = fields.find(name);
+    if (at == std::string_view::npos) continue;
+    std::size_t length = 0;
+    std::from_chars(fields.data() + at + name.size(), fields.data() + fields.size(), length);
+    return bytes.size() >= head + 4 + length ? head + 4 + length : 0;
+  }
+  constexpr std::string_view kLastChunk = "\r\n0\r\n\r\n";
+  return bytes.ends_with(kLastChunk) ? bytes.size() : 0;
+}
 
 std::unique_ptr<Fork> start_instant_worker(const std::string& socket, const std::string& model_dir,
                                            std::vector<TokenId> text) {

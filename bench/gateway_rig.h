@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "fork.h"
@@ -37,6 +38,12 @@ struct HttpMock {
   std::uint16_t port = 0;
 };
 Result<HttpMock> start_http_mock(std::string_view body);
+
+// A listening socket on a free port of loopback.
+Result<std::pair<int, std::uint16_t>> listen_somewhere();
+// How long the message at the front of `bytes` is, by its Content-Length or last chunk; 0: not all
+// of it is there.
+std::size_t message_size(std::string_view bytes);
 
 // The port in what a child reported when it was ready.
 Result<std::uint16_t> port_of(std::string_view report);
