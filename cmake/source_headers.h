@@ -1,5 +1,6 @@
 // What most sources include, parsed once a build (PENSTOCK_PRECOMPILED in penstock_folder.cmake). Each
-// source still includes what it uses: a build without precompiled headers must pass.
+// source still includes what it uses: a build without precompiled headers must pass. <filesystem> and
+// <iomanip> stay out: with std::quoted in sight, a call of a function of ours of that name is ambiguous.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -12,7 +13,6 @@
 #include <coroutine>
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <fmt/format.h>
 #include <fstream>
 #include <functional>
