@@ -1,7 +1,9 @@
-// What most sources include, parsed once a build (PENSTOCK_PRECOMPILED in penstock_folder.cmake). Each
-// source still includes what it uses: a build without precompiled headers must pass. <filesystem> and
-// <iomanip> stay out: with std::quoted in sight, a call of a function of ours of that name is ambiguous.
+// What most sources include, parsed once a build (PENSTOCK_PRECOMPILED in penstock_folder.cmake).
+// Each source still includes what it uses: a build without precompiled headers must pass.
+// <filesystem> and <iomanip> stay out: with std::quoted in sight, a call of a function of ours of
+// that name is ambiguous.
 #pragma once
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -13,7 +15,6 @@
 #include <coroutine>
 #include <cstring>
 #include <deque>
-#include <fmt/format.h>
 #include <fstream>
 #include <functional>
 #include <map>

@@ -1,4 +1,4 @@
 // source_headers.h and doctest, for the test executables.
 #pragma once
-#include "source_headers.h"
 #include <doctest/doctest.h>
+#include "source_headers.h"
