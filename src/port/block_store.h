@@ -16,7 +16,7 @@
 // Errors: reasons, never exceptions or aborts; kNeverStored: no such object. A full store answers
 // kEvictedShare to put, and does not block. Concurrency: one thread; the store's own threads stay
 // inside. Names: printable ASCII without '/', at most 128 bytes. Source: design.md section 6;
-// facts/kvcache.md 7c; docs/design/0024-cluster-tier.md.
+// facts/kvcache.md 7c; docs/design/0013-cluster-tier.md.
 #pragma once
 
 #include <cstddef>
