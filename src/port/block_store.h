@@ -2,7 +2,8 @@
 // directory on a shared mount, 3FS.
 //
 // The cluster tier (service/kvd/cluster_tier) keeps extents of KV blocks in it. It knows nothing of
-// blocks: objects have a name, a pool, bytes and a time slice of last use. Two pools: extents
+// blocks: objects have a name, a pool, bytes and a time slice, the last one they are to live in (a
+// number that only grows; use moves it on). Two pools: extents
 // (erasure coded, whole objects of 1-4 MiB) and small (replicated: single blocks). Beside the
 // objects it keeps manifests, sets of names by (class, slice), from which expiry works without ever
 // listing a pool, and leases, so that one sweeper works on a slice.
@@ -35,7 +36,7 @@ namespace penstock {
 
 enum class StorePool : std::uint8_t { kExtents, kSmall };
 
-// Number of a period of last use: wall time divided by the slice length of its class.
+// Number of a period: wall time divided by the length of a slice, one length for a whole store.
 using TimeSlice = std::uint64_t;
 
 struct StoreBuffer {
@@ -52,7 +53,7 @@ struct StoreName {
 struct StorePut {
   StoreName name;
   StoreBuffer payload;
-  TimeSlice slice = 0;  // of its last use
+  TimeSlice slice = 0;  // the last it lives in; an object that is there keeps a later one
   Instant deadline;
   std::function<void(MissReason)> done;
 };
@@ -66,14 +67,20 @@ struct StoreGet {
   std::function<void(MissReason, std::size_t)> done;
 };
 
+struct StoreFound {
+  std::uint64_t bytes = 0;  // 0: there is no such object, or the store could not say
+  TimeSlice slice = 0;      // its noted one
+};
+
 struct StoreLookUp {
   std::vector<StoreName> names;
   Instant deadline;
-  // With kNone: the bytes of each, 0 where there is no such object (or the store could not say).
-  std::function<void(MissReason, std::vector<std::uint64_t>)> done;
+  // With kNone: one for each name, in order.
+  std::function<void(MissReason, std::vector<StoreFound>)> done;
 };
 
-// The names used in one slice of one class. Sharded by the store as it needs.
+// The names used in one slice of one class. Sharded by the store as it needs. A name may stand
+// there twice, and in several manifests; whether it goes is what its object's noted slice says.
 struct ManifestId {
   TtlClass ttl_class = 0;
   TimeSlice slice = 0;
@@ -107,7 +114,8 @@ class BlockStore {
   virtual void put(StorePut put) = 0;
   virtual void get(StoreGet get) = 0;
   virtual void look_up(StoreLookUp look_up) = 0;
-  // Notes that an object was used in `slice`; an earlier slice than the noted one changes nothing.
+  // Notes that an object lives in `slice`, too; an earlier one than the noted changes nothing.
+  // kNeverStored: there is no such object.
   virtual void touch(StoreName name, TimeSlice slice, Instant deadline, Done done) = 0;
   // Removes an object if its noted slice is at most `slice_max`, as one operation; else kNone with
   // the object left. `removed` says which, and its bytes.
@@ -120,9 +128,6 @@ class BlockStore {
   virtual void read_manifest(ManifestId id, std::string from, std::size_t names_max,
                              Instant deadline,
                              std::function<void(MissReason, ManifestPage)> done) = 0;
-  // For each name whether it stands in that manifest.
-  virtual void in_manifest(ManifestId id, std::vector<StoreName> names, Instant deadline,
-                           std::function<void(MissReason, std::vector<bool>)> done) = 0;
   virtual void list_manifests(Instant deadline,
                               std::function<void(MissReason, std::vector<ManifestId>)> done) = 0;
   // A manifest whose names were all dealt with.
