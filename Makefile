@@ -22,6 +22,7 @@ export OMP_WAIT_POLICY := passive
 help:
 	@sed -n '2,3p' Makefile | cut -c2-; echo; \
 	echo "  make test-clients   SDKs and agents (npm)      make tidy      clang-tidy"; \
+	echo "  make test-ceph      the cluster tier's store on a real Ceph (Debian's), ten minutes"; \
 	echo "  make bench          all benches as JSON       make fuzz      fuzzers, FUZZ_SECONDS=$(FUZZ_SECONDS) each"; \
 	echo "  make asan | tsan    unit tests, sanitized     make format    clang-format in place"; \
 	echo "  make layers         include rules             make docs      generated documents"; \

@@ -57,7 +57,7 @@ daemon_of() {
 pid_of() {
   local pid
   pid=$(cat "$folder/$1.pid" 2>/dev/null) || return 1
-  tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF -- "-c $conf " || return 1
+  tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF -- "-c $conf " || return 1
   echo "$pid"
 }
 
