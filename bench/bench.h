@@ -65,6 +65,7 @@ Result<std::vector<Figure>> run_experts(const Options&);
 Result<std::vector<Figure>> run_routing(const Options&);
 Result<std::vector<Figure>> run_pd(const Options&);
 Result<std::vector<Figure>> run_gateway(const Options&);
+Result<std::vector<Figure>> run_proxy(const Options&);
 Result<std::vector<Figure>> run_grammar(const Options&);
 Result<std::vector<Figure>> run_index(const Options&);
 

@@ -43,6 +43,11 @@ struct LoadRound {
 };
 Result<Figure> load_figure(const LoadRound& round, const LoadOptions& load);
 
+// The quantile q of `times` beyond that of `direct`, both in microseconds. On a machine so busy
+// that noise is larger than the difference there is no figure.
+Figure added_figure(std::string name, const std::vector<double>& times,
+                    const std::vector<double>& direct, double q, double limit);
+
 // Streams, read and counted.
 struct StreamCount {
   std::uint64_t events = 0;
@@ -53,8 +58,5 @@ struct StreamCount {
 // `count` streams at once, each to its end.
 Result<StreamCount> read_streams(std::uint16_t port, std::size_t count, std::string_view request,
                                  Duration limit);
-
-// `penstock bench proxy`, in proxy.cc.
-Result<std::vector<Figure>> run_proxy(const Options& options);
 
 }  // namespace penstock::bench

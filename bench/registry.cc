@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "gateway_load.h"
-
 namespace penstock::bench {
 
 const std::vector<Bench>& all() {

@@ -3,7 +3,8 @@
 # Sources are the folder's *.cc; files ending in _test.cc go to the test executable
 # `NAME_test` (doctest, registered with ctest), files ending in _fuzz.cc become libFuzzer
 # executables when PENSTOCK_FUZZERS is on. The test executable links the library, the test
-# support and nothing else; extra libraries for it come after the word TEST.
+# support and nothing else; extra libraries for it come after the word TEST. OPTIMISED_TESTS: its
+# tests compute so much themselves that they are compiled as the library is.
 
 set(PENSTOCK_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror)
 
@@ -33,13 +34,11 @@ option(PENSTOCK_PRECOMPILED "Use precompiled headers" OFF)
 add_library(test_main OBJECT ${CMAKE_SOURCE_DIR}/tests/support/test_main.cc)
 target_link_libraries(test_main PRIVATE penstock_options)
 
-# Instrumenting the checks of tests takes a compiler three times as long as the code under test.
-set(PENSTOCK_TEST_OPTIONS "")
-if(PENSTOCK_SANITIZE)
-  set(PENSTOCK_TEST_OPTIONS -O0)
-  if(PENSTOCK_FUZZERS)
-    list(APPEND PENSTOCK_TEST_OPTIONS -fno-sanitize=fuzzer-no-link)
-  endif()
+# Optimising the checks of tests takes a compiler twice as long as the tests take to run,
+# instrumenting them three times; the code under test is optimised and instrumented.
+set(PENSTOCK_TEST_OPTIONS -O0)
+if(PENSTOCK_FUZZERS)
+  list(APPEND PENSTOCK_TEST_OPTIONS -fno-sanitize=fuzzer-no-link)
 endif()
 
 if(PENSTOCK_PRECOMPILED)
@@ -64,7 +63,7 @@ add_custom_target(unit_tests)
 add_custom_target(fuzzers)
 
 function(penstock_folder NAME)
-  cmake_parse_arguments(ARG "" "" "DEPS;TEST" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMISED_TESTS" "" "DEPS;TEST" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   set(tests ${sources})
   set(fuzzers ${sources})
@@ -84,9 +83,11 @@ function(penstock_folder NAME)
   if(PENSTOCK_TESTS AND tests)
     add_executable(${NAME}_test ${tests})
     target_include_directories(${NAME}_test PRIVATE ${CMAKE_SOURCE_DIR})
-    target_compile_options(${NAME}_test PRIVATE ${PENSTOCK_TEST_OPTIONS})
     target_link_libraries(${NAME}_test PRIVATE ${NAME} ${ARG_TEST} test_main)
-    penstock_precompiled(${NAME}_test test_headers)
+    if(NOT ARG_OPTIMISED_TESTS)
+      target_compile_options(${NAME}_test PRIVATE ${PENSTOCK_TEST_OPTIONS})
+      penstock_precompiled(${NAME}_test test_headers)
+    endif()
     add_test(NAME ${NAME} COMMAND ${NAME}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${NAME} PROPERTIES TIMEOUT 900 LABELS unit)
     # What waits for real time or threads of others has the machine to itself.

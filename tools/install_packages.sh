@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that Penstock needs, when some are missing: tools/install_packages.sh run|test
-# `run` is what building and running needs; `test` adds what the tests and benches need.
+# Installs the Debian packages that Penstock needs, when some are missing: tools/install_packages.sh run|test|ceph
+# `run` is what building and running needs; `test` adds what the tests and benches need; `ceph` what a
+# build with the RADOS store and a Ceph cluster to test it on need (make test-ceph), half a gigabyte.
 set -euo pipefail
 
 run_packages=(
@@ -14,6 +15,7 @@ run_packages=(
 test_packages=(
   clang-format-19 clang-tidy-19 llvm-19 libopenblas0-pthread python3 python3-jinja2 python3-jsonschema openssl curl
 )
+ceph_packages=(librados-dev librados2 ceph-mon ceph-mgr ceph-osd ceph-common iproute2)
 
 # The reference tokenizers and the client tests run in Node; any installation of it will do.
 command -v npm >/dev/null || test_packages+=(nodejs npm)
@@ -21,7 +23,8 @@ command -v npm >/dev/null || test_packages+=(nodejs npm)
 case "${1:-}" in
   run) wanted=("${run_packages[@]}") ;;
   test) wanted=("${run_packages[@]}" "${test_packages[@]}") ;;
-  *) echo "usage: tools/install_packages.sh run|test" >&2; exit 64 ;;
+  ceph) wanted=("${run_packages[@]}" "${test_packages[@]}" "${ceph_packages[@]}") ;;
+  *) echo "usage: tools/install_packages.sh run|test|ceph" >&2; exit 64 ;;
 esac
 
 missing=()

@@ -2,33 +2,26 @@
 #include "app/chat_encodings.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
+
+#include "io/files/files.h"
 
 namespace penstock {
 namespace {
 
 class Folder {
  public:
-  Folder() {
-    std::string path = (std::filesystem::temp_directory_path() / "penstock-chat-XXXXXX").string();
-    REQUIRE(::mkdtemp(path.data()) != nullptr);
-    path_ = path;
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+  Folder() { REQUIRE(folder_); }
 
   std::string put(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return (path_ / name).string();
+    std::ofstream(path() + "/" + name, std::ios::binary) << text;
+    return path() + "/" + name;
   }
-  std::string path() const { return path_.string(); }
+  const std::string& path() const { return folder_->path(); }
 
  private:
-  std::filesystem::path path_;
+  Result<TemporaryDirectory> folder_ = TemporaryDirectory::make("penstock-chat");
 };
 
 std::string nano_json() {

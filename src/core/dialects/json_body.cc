@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/hex.h"
+#include "base/utf8.h"
 
 namespace penstock::dialects {
 namespace {
@@ -24,32 +26,11 @@ std::optional<std::uint32_t> hex4(std::string_view text) {
   std::uint32_t value = 0;
   if (text.size() < 4) return std::nullopt;
   for (const char c : text.substr(0, 4)) {
-    value <<= 4;
-    if (c >= '0' && c <= '9') {
-      value |= static_cast<std::uint32_t>(c - '0');
-    } else if (c >= 'a' && c <= 'f') {
-      value |= static_cast<std::uint32_t>(c - 'a' + 10);
-    } else if (c >= 'A' && c <= 'F') {
-      value |= static_cast<std::uint32_t>(c - 'A' + 10);
-    } else {
-      return std::nullopt;
-    }
+    const int digit = hex_value(c);
+    if (digit < 0) return std::nullopt;
+    value = value << 4 | static_cast<std::uint32_t>(digit);
   }
   return value;
-}
-
-void append_utf8(std::string& out, std::uint32_t point) {
-  const auto put = [&](std::uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (point < 0x80) return put(point);
-  if (point < 0x800) return put(0xC0 | (point >> 6)), put(0x80 | (point & 0x3F));
-  if (point < 0x10000) {
-    put(0xE0 | (point >> 12));
-  } else {
-    put(0xF0 | (point >> 18));
-    put(0x80 | ((point >> 12) & 0x3F));
-  }
-  put(0x80 | ((point >> 6) & 0x3F));
-  put(0x80 | (point & 0x3F));
 }
 
 // Takes \uXXXX, or two of them that are one character, from the front of `rest` (after the "\u").
@@ -64,7 +45,7 @@ bool take_unicode(std::string_view& rest, std::string& out) {
       rest.remove_prefix(6);
     }
   }
-  append_utf8(out, *point >= 0xD800 && *point < 0xE000 ? 0xFFFD : *point);
+  append_utf8(*point >= 0xD800 && *point < 0xE000 ? 0xFFFD : *point, out);
   return true;
 }
 

@@ -4,37 +4,13 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
+
 namespace penstock::grammar {
 namespace {
 
 constexpr char32_t kBeforeSurrogates = 0xD7FF;
 constexpr char32_t kAfterSurrogates = 0xE000;
-
-std::size_t encode(char32_t c, std::uint8_t out[4]) {
-  const auto tail = [&](int shift) {
-    return static_cast<std::uint8_t>(0x80 | ((c >> shift) & 0x3F));
-  };
-  if (c < 0x80) {
-    out[0] = static_cast<std::uint8_t>(c);
-    return 1;
-  }
-  if (c < 0x800) {
-    out[0] = static_cast<std::uint8_t>(0xC0 | (c >> 6));
-    out[1] = tail(0);
-    return 2;
-  }
-  if (c < 0x10000) {
-    out[0] = static_cast<std::uint8_t>(0xE0 | (c >> 12));
-    out[1] = tail(6);
-    out[2] = tail(0);
-    return 3;
-  }
-  out[0] = static_cast<std::uint8_t>(0xF0 | (c >> 18));
-  out[1] = tail(12);
-  out[2] = tail(6);
-  out[3] = tail(0);
-  return 4;
-}
 
 // Splits [first, last], all of one encoded length, so that each part is a product of byte ranges.
 void split(char32_t first, char32_t last, std::size_t length, std::vector<ByteSequence>& out) {
@@ -52,13 +28,13 @@ void split(char32_t first, char32_t last, std::size_t length, std::vector<ByteSe
       return;
     }
   }
-  std::uint8_t low[4];
-  std::uint8_t high[4];
-  encode(first, low);
-  encode(last, high);
+  char low[kUtf8BytesMax];
+  char high[kUtf8BytesMax];
+  put_utf8(first, low);
+  put_utf8(last, high);
   ByteSequence sequence;
   for (std::size_t i = 0; i < length; ++i)
-    sequence.push_back({low[i], high[i]});
+    sequence.push_back({static_cast<std::uint8_t>(low[i]), static_cast<std::uint8_t>(high[i])});
   out.push_back(std::move(sequence));
 }
 
@@ -113,12 +89,6 @@ std::vector<ByteSequence> utf8_sequences(const CodePointSet& set) {
     }
   }
   return out;
-}
-
-void append_utf8(char32_t code_point, std::string& out) {
-  std::uint8_t bytes[4];
-  const std::size_t length = encode(code_point, bytes);
-  out.append(reinterpret_cast<const char*>(bytes), length);
 }
 
 char32_t take_code_point(std::string_view& text) {

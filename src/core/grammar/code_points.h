@@ -35,7 +35,6 @@ using ByteSequence = std::vector<ByteRange>;  // 1 to 4
 // Sequences that together spell exactly the code points of the set.
 std::vector<ByteSequence> utf8_sequences(const CodePointSet& set);
 
-void append_utf8(char32_t code_point, std::string& out);
 // Takes one code point off the front of valid UTF-8. Precondition: not empty; valid.
 char32_t take_code_point(std::string_view& text);
 bool is_valid_utf8(std::string_view text);

@@ -6,6 +6,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "base/utf8.h"
+
 namespace penstock::grammar {
 
 // One determinised rule, before dead ends are cut. Node 0 is its start.

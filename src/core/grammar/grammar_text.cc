@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/hex.h"
+#include "base/utf8.h"
 #include "core/grammar/json_schema.h"
 
 namespace penstock::grammar {
@@ -68,11 +70,8 @@ Result<std::string> GrammarReader::quoted() {
     if (digits > 0) {
       char32_t code = 0;
       for (std::size_t i = 0; i < digits; ++i, ++at_) {
-        const auto value =
-            at_end()
-                ? std::string_view::npos
-                : std::string_view("0123456789abcdef").find(static_cast<char>(text_[at_] | 0x20));
-        if (value == std::string_view::npos) return error("an escape with too few digits");
+        const int value = at_end() ? -1 : hex_value(text_[at_]);
+        if (value < 0) return error("an escape with too few digits");
         code = code * 16 + static_cast<char32_t>(value);
       }
       if (normalized({{code, code}}).empty()) return error("an escape of no character");

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/hex.h"
+
 namespace penstock::grammar {
 
 std::unexpected<Error> too_large(const GrammarLimits& limits) {
@@ -303,26 +305,19 @@ class PatternParser {
     }
     return one(static_cast<char32_t>(c));
   }
-  Result<char32_t> hex_value(std::size_t digit_count) {
+  Result<char32_t> hex_number(std::size_t digit_count) {
     char32_t value = 0;
     for (std::size_t i = 0; i < digit_count; ++i) {
       if (!more()) return error("a hexadecimal escape that is too short");
-      const char c = text_[at_];
-      char32_t digit = 0;
-      if (c >= '0' && c <= '9') {
-        digit = static_cast<char32_t>(c - '0');
-      } else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') {
-        digit = static_cast<char32_t>((c | 0x20) - 'a' + 10);
-      } else {
-        return error("a hexadecimal escape that is too short");
-      }
-      value = value * 16 + digit;
+      const int digit = hex_value(text_[at_]);
+      if (digit < 0) return error("a hexadecimal escape that is too short");
+      value = value * 16 + static_cast<char32_t>(digit);
       ++at_;
     }
     return value;
   }
   Result<CodePointSet> hex(std::size_t digit_count) {
-    TRY(const char32_t c, hex_value(digit_count));
+    TRY(const char32_t c, hex_number(digit_count));
     return CodePointSet{{c, c}};
   }
   Result<CodePointSet> unicode_escape() {
@@ -331,14 +326,14 @@ class PatternParser {
       while (at_ + digit_count < text_.size() && text_[at_ + digit_count] != '}')
         ++digit_count;
       if (digit_count == 0 || digit_count > 6) return error("a \\u{} that is no code point");
-      TRY(const char32_t c, hex_value(digit_count));
+      TRY(const char32_t c, hex_number(digit_count));
       if (!take("}") || c > kCodePointMax) return error("a \\u{} that is no code point");
       return CodePointSet{{c, c}};
     }
-    TRY(const char32_t high, hex_value(4));
+    TRY(const char32_t high, hex_number(4));
     if (high < 0xD800 || high > 0xDFFF) return CodePointSet{{high, high}};
     if (high < 0xDC00 && take("\\u")) {
-      TRY(const char32_t low, hex_value(4));
+      TRY(const char32_t low, hex_number(4));
       if (low >= 0xDC00 && low <= 0xDFFF) {
         const char32_t c = 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
         return CodePointSet{{c, c}};

@@ -37,21 +37,9 @@ CallParser::CallParser(CallMarkup markup, Start start, std::vector<std::string> 
   }
 }
 
-void CallParser::feed(std::string_view text, std::vector<OutputEvent>& events) {
-  if (stage_ == Stage::kFinished) return;
-  buffer_ += text;
-  run(MoreText::kMayFollow, events);
-}
-
 void CallParser::finish(std::vector<OutputEvent>& events) {
   run(MoreText::kEnded, events);
   stage_ = Stage::kFinished;
-}
-
-void CallParser::run(MoreText more, std::vector<OutputEvent>& events) {
-  while (stage_ != Stage::kFinished && step(more, events)) {
-  }
-  if (stage_ == Stage::kFinished) buffer_.clear();
 }
 
 // One move; false when nothing more is certain.

@@ -16,8 +16,7 @@
 #include <vector>
 
 #include "core/prompt/json_call.h"
-#include "core/prompt/marker_scanner.h"
-#include "core/prompt/output_parser.h"
+#include "core/prompt/stepped_parser.h"
 
 namespace penstock::prompt {
 
@@ -35,26 +34,22 @@ struct CallMarkup {
   std::vector<std::string> names;
 };
 
-class CallParser : public OutputParser {
+class CallParser : public SteppedParser {
  public:
   enum class Start : std::uint8_t { kAnswer, kReasoning, kContent };
   // `start`: what the prompt ended in; in kAnswer the model may begin with reasoning or a bare
   // call.
   CallParser(CallMarkup markup, Start start, std::vector<std::string> stop);
 
-  void feed(std::string_view text, std::vector<OutputEvent>& events) override;
   void finish(std::vector<OutputEvent>& events) override;
   bool stopped() const override { return stage_ == Stage::kFinished; }
-  std::string_view stop_string() const override { return stop_string_; }
   bool in_reasoning() const override { return stage_ == Stage::kReasoning; }
-  bool saw_tool_call() const override { return saw_tool_call_; }
 
  private:
   enum class Stage : std::uint8_t { kStart, kReasoning, kContent, kCall, kAfterCall, kFinished };
   enum class Newlines : std::uint8_t { kText, kLayout };
 
-  void run(MoreText more, std::vector<OutputEvent>& events);
-  bool step(MoreText more, std::vector<OutputEvent>& events);
+  bool step(MoreText more, std::vector<OutputEvent>& events) override;
   bool start(MoreText more);
   bool text(MoreText more, std::vector<OutputEvent>& events);
   bool call(MoreText more, std::vector<OutputEvent>& events);
@@ -69,15 +64,12 @@ class CallParser : public OutputParser {
   Stage stage_;
   Stage before_call_ = Stage::kContent;
   bool skip_newlines_;
-  bool saw_tool_call_ = false;
   std::size_t stop_count_;
   std::vector<std::string> content_markers_;  // stop strings, end of thinking, begin of a call
   std::vector<std::string> reasoning_markers_;
-  std::string buffer_;
   std::string mark_;  // layout and mark before the call that is being read
   bool in_list_ = false;
   std::unique_ptr<CallReader> call_;
-  std::string_view stop_string_;  // in content_markers_
 };
 
 }  // namespace penstock::prompt

@@ -47,12 +47,6 @@ DeepSeekParser::DeepSeekParser(bool starts_in_reasoning, ToolMarkup tools,
   }
 }
 
-void DeepSeekParser::feed(std::string_view text, std::vector<OutputEvent>& events) {
-  if (stage_ == Stage::kFinished) return;
-  buffer_ += text;
-  run(MoreText::kMayFollow, events);
-}
-
 void DeepSeekParser::finish(std::vector<OutputEvent>& events) {
   run(MoreText::kEnded, events);
   while (stage_ == Stage::kJsonValue && ends_at_closed_tag()) {
@@ -80,14 +74,8 @@ void DeepSeekParser::finish(std::vector<OutputEvent>& events) {
   stage_ = Stage::kFinished;
 }
 
-void DeepSeekParser::run(MoreText more, std::vector<OutputEvent>& events) {
-  while (stage_ != Stage::kFinished && run_once(more, events)) {
-  }
-  if (stage_ == Stage::kFinished) buffer_.clear();
-}
-
 // Consumes up to one marker; false when nothing more is certain.
-bool DeepSeekParser::run_once(MoreText more, std::vector<OutputEvent>& events) {
+bool DeepSeekParser::step(MoreText more, std::vector<OutputEvent>& events) {
   if (stage_ == Stage::kJsonValue) return json_value(more, events);
   const bool text_stage = stage_ == Stage::kReasoning || stage_ == Stage::kContent;
   if (text_stage && skip_newline_) {
@@ -213,7 +201,7 @@ void DeepSeekParser::matched(std::size_t marker, std::vector<OutputEvent>& event
   }
 }
 
-// The same as run_once() for a value that is held back.
+// The same as step() for a value that is held back.
 bool DeepSeekParser::json_value(MoreText more, std::vector<OutputEvent>& events) {
   const MarkerHit hit = scan(buffer_, kValueMarkers, more);
   for (std::size_t i = 0; i < hit.safe; ++i) {

@@ -14,23 +14,19 @@
 #include <string_view>
 #include <vector>
 
-#include "core/prompt/marker_scanner.h"
-#include "core/prompt/output_parser.h"
+#include "core/prompt/stepped_parser.h"
 
 namespace penstock::prompt {
 
 enum class ToolMarkup : std::uint8_t { kParse, kAsText };
 
-class DeepSeekParser : public OutputParser {
+class DeepSeekParser : public SteppedParser {
  public:
   DeepSeekParser(bool starts_in_reasoning, ToolMarkup tools, std::vector<std::string> stop);
 
-  void feed(std::string_view text, std::vector<OutputEvent>& events) override;
   void finish(std::vector<OutputEvent>& events) override;
   bool stopped() const override { return stage_ == Stage::kFinished; }
-  std::string_view stop_string() const override { return stop_string_; }
   bool in_reasoning() const override { return stage_ == Stage::kReasoning; }
-  bool saw_tool_call() const override { return saw_tool_call_; }
 
  private:
   enum class Stage : std::uint8_t {
@@ -46,8 +42,7 @@ class DeepSeekParser : public OutputParser {
     kFinished,
   };
 
-  void run(MoreText more, std::vector<OutputEvent>& events);
-  bool run_once(MoreText more, std::vector<OutputEvent>& events);
+  bool step(MoreText more, std::vector<OutputEvent>& events) override;
   void enter(Stage stage);
   const std::vector<std::string>& markers() const;
   void unmatched(std::string_view text, std::vector<OutputEvent>& events);
@@ -62,13 +57,10 @@ class DeepSeekParser : public OutputParser {
 
   Stage stage_;
   bool skip_newline_ = true;  // one newline right after a stage begins is not part of the text
-  bool saw_tool_call_ = false;
   bool first_parameter_ = true;
   std::size_t stop_count_;
   std::vector<std::string> content_markers_;  // stop strings, "</think>", then the DSML mark
   std::vector<std::string> reasoning_markers_;
-  std::string buffer_;
-  std::string_view stop_string_;  // in content_markers_
   std::string name_;
   // Of the parameter that is not a string, so far: its text, where it stands in a JSON string, and
   // the first closing tag that was met in one.

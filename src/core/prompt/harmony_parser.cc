@@ -47,22 +47,10 @@ HarmonyParser::HarmonyParser(Start start, std::vector<std::string> tools,
   }
 }
 
-void HarmonyParser::feed(std::string_view text, std::vector<OutputEvent>& events) {
-  if (stage_ == Stage::kFinished) return;
-  buffer_ += text;
-  run(MoreText::kMayFollow, events);
-}
-
 void HarmonyParser::finish(std::vector<OutputEvent>& events) {
   run(MoreText::kEnded, events);
   if (stage_ == Stage::kCall) end_call(events);
   stage_ = Stage::kFinished;
-}
-
-void HarmonyParser::run(MoreText more, std::vector<OutputEvent>& events) {
-  while (stage_ != Stage::kFinished && step(more, events)) {
-  }
-  if (stage_ == Stage::kFinished) buffer_.clear();
 }
 
 // One move; false when nothing more is certain.

@@ -18,12 +18,11 @@
 #include <vector>
 
 #include "core/prompt/json_cursor.h"
-#include "core/prompt/marker_scanner.h"
-#include "core/prompt/output_parser.h"
+#include "core/prompt/stepped_parser.h"
 
 namespace penstock::prompt {
 
-class HarmonyParser final : public OutputParser {
+class HarmonyParser final : public SteppedParser {
  public:
   enum class Start : std::uint8_t { kHeader, kReasoning, kContent };
   // A header longer than this is text.
@@ -31,12 +30,9 @@ class HarmonyParser final : public OutputParser {
 
   HarmonyParser(Start start, std::vector<std::string> tools, std::vector<std::string> stop);
 
-  void feed(std::string_view text, std::vector<OutputEvent>& events) override;
   void finish(std::vector<OutputEvent>& events) override;
   bool stopped() const override { return stage_ == Stage::kFinished; }
-  std::string_view stop_string() const override { return stop_string_; }
   bool in_reasoning() const override { return stage_ == Stage::kReasoning; }
-  bool saw_tool_call() const override { return saw_tool_call_; }
 
  private:
   enum class Stage : std::uint8_t {
@@ -48,8 +44,7 @@ class HarmonyParser final : public OutputParser {
     kFinished,
   };
 
-  void run(MoreText more, std::vector<OutputEvent>& events);
-  bool step(MoreText more, std::vector<OutputEvent>& events);
+  bool step(MoreText more, std::vector<OutputEvent>& events) override;
   bool header(MoreText more);
   bool text(MoreText more, std::vector<OutputEvent>& events);
   bool call(MoreText more, std::vector<OutputEvent>& events);
@@ -62,9 +57,6 @@ class HarmonyParser final : public OutputParser {
   std::size_t stop_count_;
   std::vector<std::string> content_markers_;  // stop strings, then the ends of a message
   std::vector<std::string> ends_;
-  std::string buffer_;
-  std::string_view stop_string_;  // in content_markers_
-  bool saw_tool_call_ = false;
 
   // The call that is being read.
   std::string name_;

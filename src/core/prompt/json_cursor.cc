@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/hex.h"
+
 namespace penstock::prompt {
 namespace {
 
@@ -12,13 +14,6 @@ bool is_space(char c) {
 }
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
-}
-// The value of a hexadecimal digit, 16 for another character.
-std::uint32_t hex_value(char c) {
-  if (is_digit(c)) return static_cast<std::uint32_t>(c - '0');
-  const char lower = static_cast<char>(c | 0x20);
-  if (lower >= 'a' && lower <= 'f') return static_cast<std::uint32_t>(lower - 'a') + 10;
-  return 16;
 }
 
 }  // namespace
@@ -156,9 +151,9 @@ JsonCursor::Step JsonCursor::in_escape(char c, std::string& out) {
 }
 
 JsonCursor::Step JsonCursor::in_hex(char c, std::string& out) {
-  const std::uint32_t digit = hex_value(c);
-  if (digit == 16) return Step::kBad;
-  hex_ = hex_ << 4 | digit;
+  const int digit = hex_value(c);
+  if (digit < 0) return Step::kBad;
+  hex_ = hex_ << 4 | static_cast<std::uint32_t>(digit);
   if (--hex_left_ > 0) {
     held_ += c;
     return Step::kMore;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include "base/json_run.h"
+#include "base/utf8.h"
 #include "core/prompt/unicode_utf8.h"
 
 namespace penstock::prompt {
@@ -183,7 +184,7 @@ class Rewriter {
     if (c < 0x20) {
       out_ += fmt::format("\\u{:04x}", c);
     } else {
-      unicode::append_code_point(c, out_);
+      append_utf8(c, out_);
     }
   }
 

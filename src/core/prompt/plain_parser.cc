@@ -4,24 +4,19 @@
 
 namespace penstock::prompt {
 
-void PlainParser::feed(std::string_view text, std::vector<OutputEvent>& events) {
-  if (finished_) return;
-  buffer_ += text;
-  run(MoreText::kMayFollow, events);
-}
-
 void PlainParser::finish(std::vector<OutputEvent>& events) {
-  if (!finished_) run(MoreText::kEnded, events);
+  run(MoreText::kEnded, events);
   finished_ = true;
 }
 
-void PlainParser::run(MoreText more, std::vector<OutputEvent>& events) {
+bool PlainParser::step(MoreText more, std::vector<OutputEvent>& events) {
   const MarkerHit hit = scan(buffer_, stop_, more);
   if (hit.safe > 0) events.push_back({OutputEvent::Kind::kContent, buffer_.substr(0, hit.safe)});
   buffer_.erase(0, hit.safe);
-  if (hit.marker == kNoMarker) return;
+  if (hit.marker == kNoMarker) return false;
   finished_ = true;
   stop_string_ = stop_[hit.marker];
+  return true;
 }
 
 }  // namespace penstock::prompt

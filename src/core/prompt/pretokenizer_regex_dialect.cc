@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/utf8.h"
 #include "core/prompt/pretokenizer_regex.h"
 #include "core/prompt/unicode_tables.h"
 #include "core/prompt/unicode_utf8.h"
@@ -34,7 +35,7 @@ std::vector<CodePointRange> library_ranges(std::string_view name) {
       pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   std::string everything;
   for (char32_t c = 0; c <= 0x10FFFF; c = c == 0xD7FF ? 0xE000 : c + 1) {
-    unicode::append_code_point(c, everything);
+    append_utf8(c, everything);
   }
   std::vector<CodePointRange> ranges;
   PCRE2_SIZE from = 0;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/rng.h"
+#include "base/utf8.h"
 #include "core/prompt/pretokenizer_regex.h"
 #include "core/prompt/pretokenizer_scanner.h"
 #include "core/prompt/unicode_tables.h"
@@ -46,7 +47,7 @@ std::string random_text(Rng& rng) {
     }
     constexpr std::uint64_t kLimits[] = {0x80, 0x800, 0x3100, 0xD800, 0x20000, 0x110000};
     const auto c = static_cast<char32_t>(rng.below(kLimits[rng.below(std::size(kLimits))]));
-    if (c < 0xD800 || c > 0xDFFF) unicode::append_code_point(c, text);
+    if (c < 0xD800 || c > 0xDFFF) append_utf8(c, text);
   }
   return text;
 }
@@ -96,7 +97,7 @@ TEST_CASE("pre-tokenizer: splits that are made at once cut as one after the othe
 TEST_CASE("pre-tokenizer: every code point is of the same class for scanners and PCRE2") {
   std::string text;
   for (char32_t c = 0; c <= 0x10FFFF; c = c == 0xD7FF ? 0xE000 : c + 1) {
-    unicode::append_code_point(c, text);
+    append_utf8(c, text);
   }
   for (const ScannerKind kind : {ScannerKind::kLlama3, ScannerKind::kDeepseekText}) {
     PreTokenizer fast;

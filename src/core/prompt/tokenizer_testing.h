@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
 #include "core/prompt/unicode_utf8.h"
 
 namespace penstock::testing {
@@ -21,7 +22,7 @@ inline std::string byte_character(unsigned char byte) {
     const char32_t c = is_itself ? char32_t{b} : next++;
     if (b == byte) {
       std::string text;
-      unicode::append_code_point(c, text);
+      append_utf8(c, text);
       return text;
     }
   }

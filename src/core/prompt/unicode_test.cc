@@ -1,5 +1,6 @@
 #include <string>
 
+#include "base/utf8.h"
 #include "core/prompt/unicode_nfc.h"
 #include "core/prompt/unicode_tables.h"
 #include "core/prompt/unicode_utf8.h"
@@ -52,7 +53,7 @@ TEST_CASE("utf8: every code point survives") {
   std::string text;
   for (char32_t c = 0; c <= 0x10FFFF; c = c == 0xD7FF ? 0xE000 : c + 1) {
     text.clear();
-    append_code_point(c, text);
+    append_utf8(c, text);
     const Decoded decoded = decode(text.data());
     if (decoded.code_point != c || decoded.size != text.size() ||
         well_formed_prefix(text) != text.size()) {

@@ -52,7 +52,4 @@ std::size_t well_formed_prefix(std::string_view text);
 // Appends `text` with every maximal ill-formed subpart replaced by U+FFFD.
 void append_repaired(std::string_view text, std::string& out);
 
-// Appends the UTF-8 form of a code point.
-void append_code_point(char32_t code_point, std::string& out);
-
 }  // namespace penstock::unicode

@@ -9,7 +9,9 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/hex.h"
 #include "base/json_run.h"
+#include "base/utf8.h"
 #include "core/protocol/json_text.h"
 
 namespace penstock::protocol {
@@ -17,31 +19,10 @@ namespace {
 
 constexpr std::size_t kPathKeyBytes = 64;
 
-// Returns the end of what it wrote, at most four bytes.
-char* put_code_point(char* out, std::uint32_t c) {
-  const auto put = [&out](std::uint32_t byte) { *out++ = static_cast<char>(byte); };
-  if (c < 0x80) {
-    put(c);
-  } else if (c < 0x800) {
-    put(0xC0U | c >> 6U);
-    put(0x80U | (c & 0x3FU));
-  } else if (c < 0x10000) {
-    put(0xE0U | c >> 12U);
-    put(0x80U | (c >> 6U & 0x3FU));
-    put(0x80U | (c & 0x3FU));
-  } else {
-    put(0xF0U | c >> 18U);
-    put(0x80U | (c >> 12U & 0x3FU));
-    put(0x80U | (c >> 6U & 0x3FU));
-    put(0x80U | (c & 0x3FU));
-  }
-  return out;
-}
-
 std::uint32_t hex4(std::string_view s) {
   std::uint32_t value = 0;
   for (const char c : s.substr(0, 4))
-    value = value << 4U | static_cast<std::uint32_t>(hex_digit(c));
+    value = value << 4U | static_cast<std::uint32_t>(hex_value(c));
   return value;
 }
 
@@ -72,7 +53,7 @@ char* decode_escape(std::string_view raw, std::size_t& i, char* out) {
         code = 0x10000 + ((code - 0xD800) << 10U) + (hex4(raw.substr(i + 2)) - 0xDC00);
         i += 6;
       }
-      return put_code_point(out, code);
+      return put_utf8(code, out);
     }
     default:
       *out = c;  // " \ /

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <deque>
 
+#include "base/hex.h"
 #include "base/json_run.h"
 #include "core/protocol/json_document.h"
 #include "core/protocol/json_text.h"
@@ -184,7 +185,7 @@ class JsonScanner {
     if (offset + 4 > text_.size()) return -1;
     int unit = 0;
     for (std::size_t i = 0; i < 4; ++i) {
-      const int digit = hex_digit(text_[offset + i]);
+      const int digit = hex_value(text_[offset + i]);
       if (digit < 0) return -1;
       unit = unit * 16 + digit;
     }

@@ -12,14 +12,6 @@ namespace penstock::protocol {
 // `next` and `end` of a node whose value is not complete yet.
 inline constexpr std::uint32_t kOpenNode = std::numeric_limits<std::uint32_t>::max();
 
-// The value of a hex digit, or -1.
-constexpr int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 // Decodes the inside of a string, without its quotes. Precondition: its escapes are well-formed.
 std::string decode_json_text(std::string_view raw);
 

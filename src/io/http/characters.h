@@ -31,11 +31,4 @@ inline bool is_value_char(char c) {
   return (u >= 0x20 && u != 0x7F) || c == '\t';
 }
 
-inline int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 }  // namespace penstock::http

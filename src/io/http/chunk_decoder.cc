@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/hex.h"
 #include "io/http/characters.h"
 #include "io/http/message.h"
 

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <utility>
 
+#include "base/hex.h"
 #include "io/http/characters.h"
 
 namespace penstock::http {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/xxh3.h"
+#include "base/hash.h"
 #include "core/dialects/json_body.h"
 
 namespace penstock::foreign {
@@ -21,10 +21,6 @@ constexpr double kNearlyFactor = 1.25;
 constexpr double kNearlyExtra = 2;
 constexpr std::size_t kProbeBytesMax = std::size_t{8} << 20;
 
-std::uint64_t hash(std::string_view text) {
-  return xxh3().hash(text.data(), text.size());
-}
-
 double total(std::span<const dialects::RankLoad> loads) {
   double sum = 0;
   for (const dialects::RankLoad& load : loads)
@@ -33,6 +29,17 @@ double total(std::span<const dialects::RankLoad> loads) {
 }
 
 }  // namespace
+
+Task<Result<std::string>> read_whole(UpstreamCall& call, std::size_t bytes_max, Instant deadline) {
+  std::string body;
+  while (true) {
+    CO_TRY(const std::string bytes, co_await call.read(deadline));
+    if (bytes.empty()) co_return body;
+    body += bytes;
+    if (body.size() > bytes_max)
+      co_return fail(kPayloadTooLarge, "the answer is larger than any answer may be");
+  }
+}
 
 bool Engine::serves(std::string_view model) const {
   return std::ranges::find(models, model, &dialects::EngineModel::id) != models.end();
@@ -87,14 +94,7 @@ Task<Result<std::string>> EngineSet::get(Engine& engine, std::string target) {
   const auto call =
       engine.upstream->call({"GET", std::move(target), credentials(engine), std::string()});
   CO_TRY(const UpstreamHead head, co_await call->head(deadline));
-  std::string body;
-  while (true) {
-    CO_TRY(const std::string bytes, co_await call->read(deadline));
-    if (bytes.empty()) break;
-    body += bytes;
-    if (body.size() > kProbeBytesMax)
-      co_return fail(kPayloadTooLarge, "the answer is larger than any such answer");
-  }
+  CO_TRY(std::string body, co_await read_whole(*call, kProbeBytesMax, deadline));
   if (head.status == 401 || head.status == 403)
     co_return fail(kUnauthenticated,
                    fmt::format("it refuses our credentials ({}); give its key with key-file=FILE",
@@ -175,12 +175,12 @@ Engine* EngineSet::pick(const Wanted& wanted) const {
   }
   if (fit.empty()) return nullptr;
   const double least = (*std::ranges::min_element(fit, {}, &Engine::load))->load();
-  const std::uint64_t head = hash(wanted.prompt_head);
+  const std::uint64_t head = checksum64(wanted.prompt_head);
   Engine* best = nullptr;
   std::uint64_t best_rank = 0;
   for (Engine* engine : fit) {
     if (engine->load() > least * kNearlyFactor + kNearlyExtra) continue;
-    const std::uint64_t rank = hash(fmt::format("{}\n{:016x}", engine->config.name, head));
+    const std::uint64_t rank = checksum64(fmt::format("{}\n{:016x}", engine->config.name, head));
     if (best == nullptr || rank > best_rank) {
       best = engine;
       best_rank = rank;
@@ -235,10 +235,13 @@ bool EngineSet::ready() const {
       engines_, [&](const auto& e) { return e->healthy && e->breaker.allows(clock_.now()); });
 }
 
+bool EngineSet::knows(std::string_view model) const {
+  return std::ranges::any_of(engines_, [&](const auto& e) { return e->serves(model); });
+}
+
 std::vector<dialects::EngineModel> EngineSet::models() const {
   std::vector<dialects::EngineModel> all;
   for (const auto& engine : engines_) {
-    // What a lost engine served is still known, so that its requests are 503 and not 404.
     all.insert(all.end(), engine->models.begin(), engine->models.end());
   }
   std::ranges::sort(all, {}, &dialects::EngineModel::id);

@@ -109,6 +109,9 @@ struct Wanted {
   std::optional<dialects::EngineKind> prefill_for = {};
 };
 
+// The body of an answer, up to its end.
+Task<Result<std::string>> read_whole(UpstreamCall& call, std::size_t bytes_max, Instant deadline);
+
 class EngineSet {
  public:
   EngineSet(Clock& clock, std::function<void(std::string)> log)
@@ -128,7 +131,9 @@ class EngineSet {
 
   bool all_probed() const;
   bool ready() const;
-  // Of all healthy engines, sorted, each once.
+  // What a lost engine served is still known, so that its requests are 503 and not 404.
+  bool knows(std::string_view model) const;
+  // All that are known, sorted, each once.
   std::vector<dialects::EngineModel> models() const;
   std::span<const std::unique_ptr<Engine>> engines() const { return engines_; }
   // Tells the engine to stop a request that nobody waits for any more, by its rid.

@@ -35,7 +35,7 @@ Task<Result<std::string>> Relay::prefill_leg(Engine& engine, std::string body) {
   if (!head) {
     reply = std::unexpected(head.error());
   } else if (head->status == 200) {
-    reply = co_await read_all(*call, until);
+    reply = co_await read_whole(*call, context_.limits.answer_bytes_max, until);
   } else {
     permit.ended(dialects::ending_of_status(head->status));
     co_return fail(head->status >= 400 && head->status < 500 && head->status != 429

@@ -129,13 +129,17 @@ Result<void> Relay::read_body() {
   const auto given = body_->string("model");
   if (!given && body_->has("model") && body_->value("model") != "null")
     return fail(kInvalidArgument, "model: expected a string", "model");
-  const auto models = context_.engines.models();
-  if (!given && models.size() != 1)
-    return std::unexpected(Error{kInvalidArgument,
-                                 "model is missing; GET /v1/models lists what is served", "model",
-                                 "missing_required_parameter"});
-  model_ = given ? context_.real_name(*given) : models.front().id;
-  if (std::ranges::find(models, model_, &dialects::EngineModel::id) == models.end())
+  if (given) {
+    model_ = context_.real_name(*given);
+  } else {
+    const auto models = context_.engines.models();
+    if (models.size() != 1)
+      return std::unexpected(Error{kInvalidArgument,
+                                   "model is missing; GET /v1/models lists what is served", "model",
+                                   "missing_required_parameter"});
+    model_ = models.front().id;
+  }
+  if (!context_.engines.knows(model_))
     return fail(kModelNotFound,
                 fmt::format("the model \"{}\" is not served here; GET /v1/models lists those that "
                             "are",
@@ -267,17 +271,6 @@ Relay::Try Relay::lost(Permit& permit, const Error& error, const Engine& engine)
   return streaming_ || context_.clock.now() >= deadline() ? Try::kFailed : Try::kAgain;
 }
 
-Task<Result<std::string>> Relay::read_all(UpstreamCall& call, Instant until) {
-  std::string body;
-  while (true) {
-    CO_TRY(const std::string bytes, co_await call.read(until));
-    if (bytes.empty()) co_return body;
-    body += bytes;
-    if (body.size() > context_.limits.answer_bytes_max)
-      co_return fail(kPayloadTooLarge, "the answer is larger than any answer may be");
-  }
-}
-
 Task<Relay::Try> Relay::refused(UpstreamCall& call, const UpstreamHead& head, Permit& permit) {
   const std::string& name = permit.engine().config.name;
   const Ending ending = dialects::ending_of_status(head.status);
@@ -300,7 +293,7 @@ Task<Relay::Try> Relay::refused(UpstreamCall& call, const UpstreamHead& head, Pe
     co_return Try::kAgain;
   }
   // What the client got wrong, in the engine's words.
-  auto body = co_await read_all(call, deadline());
+  auto body = co_await read_whole(call, context_.limits.answer_bytes_max, deadline());
   if (!body || body->size() > kEngineErrorMax) {
     if (over()) co_return gone_ ? Try::kAnswered : Try::kFailed;
     body = std::string();
@@ -317,7 +310,7 @@ Task<Relay::Try> Relay::refused(UpstreamCall& call, const UpstreamHead& head, Pe
 }
 
 Task<Relay::Try> Relay::relay_whole(UpstreamCall& call, const UpstreamHead& head, Permit& permit) {
-  auto body = co_await read_all(call, deadline());
+  auto body = co_await read_whole(call, context_.limits.answer_bytes_max, deadline());
   if (!body) co_return lost(permit, body.error(), permit.engine());
   permit.ended(Ending::kGood);
   heard_out_ = true;

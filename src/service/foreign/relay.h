@@ -90,7 +90,6 @@ class Relay {
   Task<Try> relay_stream(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
   Task<Try> relay_whole(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
   Task<Try> refused(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
-  Task<Result<std::string>> read_all(UpstreamCall& call, Instant until);
   Try lost(Permit& permit, const Error& error, const Engine& engine);
   Task<void> answer_error();
   void settle();

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <array>
 
+#include "base/hex.h"
+#include "base/utf8.h"
+
 namespace penstock::jinja {
 namespace {
 
@@ -17,32 +20,6 @@ bool is_digit(char c) {
 }
 bool is_name(char c) {
   return is_name_start(c) || is_digit(c);
-}
-
-void append_utf8(char32_t code, std::string& out) {
-  const auto byte = [&](std::uint32_t value) { out += static_cast<char>(value); };
-  const auto c = static_cast<std::uint32_t>(code);
-  if (c < 0x80) {
-    byte(c);
-  } else if (c < 0x800) {
-    byte(0xc0 | c >> 6);
-    byte(0x80 | (c & 0x3f));
-  } else if (c < 0x10000) {
-    byte(0xe0 | c >> 12);
-    byte(0x80 | (c >> 6 & 0x3f));
-    byte(0x80 | (c & 0x3f));
-  } else {
-    byte(0xf0 | c >> 18);
-    byte(0x80 | (c >> 12 & 0x3f));
-    byte(0x80 | (c >> 6 & 0x3f));
-    byte(0x80 | (c & 0x3f));
-  }
-}
-
-int hex_value(char c) {
-  if (is_digit(c)) return c - '0';
-  const char lower = static_cast<char>(c | 0x20);
-  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
 // Newlines of every kind as "\n", and without the last one.
