@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdint>
 #include <string_view>
+
+#include "base/hex.h"
 
 namespace penstock::prompt {
 namespace {
@@ -180,7 +181,7 @@ bool PythonCall::in_escape(char c) {
     json_text_ = escaped(c == 'a' ? 0x07 : 0x0B);
   } else if (c == 'x' || c == 'u' || c == 'U') {
     hex_left_ = c == 'x' ? 2 : c == 'u' ? 4 : 8;
-    word_.clear();
+    code_ = 0;
     state_ = State::kHex;
   } else if (is_digit(c)) {
     return false;
@@ -192,16 +193,13 @@ bool PythonCall::in_escape(char c) {
 }
 
 bool PythonCall::in_hex(char c) {
-  const bool hex = is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-  if (!hex) return false;
-  word_ += c;
+  const int digit = hex_value(c);
+  if (digit < 0) return false;
+  code_ = code_ * 16 + static_cast<std::uint32_t>(digit);
   if (--hex_left_ > 0) return true;
-  std::uint32_t code = 0;
-  std::from_chars(word_.data(), word_.data() + word_.size(), code, 16);
-  word_.clear();
   state_ = State::kString;
-  if (code > 0x10FFFF) return false;
-  json_text_ = escaped(code);
+  if (code_ > 0x10FFFF) return false;
+  json_text_ = escaped(code_);
   return true;
 }
 

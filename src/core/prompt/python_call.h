@@ -65,10 +65,11 @@ class PythonCall final : public CallReader {
   State after_string_ = State::kAfterValue;
   std::string open_;  // the brackets that are open
   std::string name_;  // of the function, until the call has begun
-  std::string word_;  // an argument's name, a word or hexadecimal digits, so far
+  std::string word_;  // an argument's name or a word, so far
   char quote_ = '"';
-  bool comma_ = false;  // one is held back until something follows it
-  std::size_t hex_left_ = 0;
+  bool comma_ = false;        // one is held back until something follows it
+  std::size_t hex_left_ = 0;  // digits of an escape that are still to come
+  std::uint32_t code_ = 0;    // what the escape stands for, so far
   std::string json_text_;
   std::string rest_;
 };
