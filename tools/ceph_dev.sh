@@ -147,6 +147,9 @@ mon data avail crit = 1
 # A hung OSD is noticed after 6 s, whatever its history.
 osd heartbeat grace = 6
 osd heartbeat interval = 2
+# The reading lease of a placement group: 2 s of the grace's 6. Reads pause when a member's lease is
+# over, and after it is marked down until the old one is.
+osd pool default read lease ratio = 0.34
 mon osd adjust heartbeat grace = false
 mon osd adjust down out interval = false
 mon osd down out interval = 3600
