@@ -235,7 +235,7 @@ wait_active() {
   local tries states
   for ((tries = 0; tries < 60; tries++)); do
     states=$(ceph_command pg stat 2>/dev/null || true)
-    grep -Eq '^([0-9]+) pgs: \1 active' <<<"$states" && return 0
+    [[ "$states" =~ ^[0-9]+\ pgs:\ ([^\;]+)\; ]] && ! tr ',' '\n' <<<"${BASH_REMATCH[1]}" | grep -qv active && return 0
     sleep 1
   done
   fail "the pools are not ready after 60 s: $states"
