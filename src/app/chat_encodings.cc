@@ -1,6 +1,7 @@
 #include "app/chat_encodings.h"
 
 #include <fmt/format.h>
+#include <boost/json.hpp>
 #include <chrono>
 
 #include "core/prompt/template_encoding.h"
@@ -44,6 +45,16 @@ Result<prompt::ChatTemplate> chat_template_of(const std::string& model_dir,
   return out;
 }
 
+// `model_type` of the checkpoint's config.json; empty without one.
+Result<std::string> model_type_of(const std::string& model_dir) {
+  TRY(const auto config, read_if_there(model_dir + "/config.json", kConfigMax));
+  boost::json::error_code error;
+  const auto parsed = boost::json::parse(config.value_or("{}"), error);
+  const auto* object = error ? nullptr : parsed.if_object();
+  const auto* type = object == nullptr ? nullptr : object->if_contains("model_type");
+  return type != nullptr && type->is_string() ? std::string(type->get_string()) : std::string();
+}
+
 std::int64_t seconds_now() {
   const auto since = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::seconds>(since).count();
@@ -54,10 +65,13 @@ std::int64_t seconds_now() {
 Result<std::shared_ptr<const prompt::ChatEncoding>> chat_encoding_of(
     const std::string& model_dir, const std::string& template_file,
     std::shared_ptr<const Tokenizer> tokenizer) {
-  auto built_in = prompt::detect_chat_encoding([&](std::string_view token) {
-    const auto id = tokenizer->token_id(token);
-    return id && tokenizer->is_added(*id);
-  });
+  TRY(const std::string model_type, model_type_of(model_dir));
+  auto built_in = prompt::detect_chat_encoding(
+      [&](std::string_view token) {
+        const auto id = tokenizer->token_id(token);
+        return id && tokenizer->is_added(*id);
+      },
+      model_type);
   if (template_file.empty() && built_in) return std::move(*built_in);
   TRY(const auto chat_template, chat_template_of(model_dir, template_file));
   if (chat_template.source.empty()) {

@@ -13,3 +13,14 @@ start_server() {
   done
   url=$(node -e 'console.log(JSON.parse(require("fs").readFileSync(process.argv[1], "utf8").split("\n")[0]).url)' "$folder/ready")
 }
+# start_recorder PROGRAM: puts recorder.py before the server; sets `url` to its. stop_recorder fails if an answer fits
+# no schema.
+start_recorder() {
+  exec {recorded}< <(exec python3 "$1" "$url")
+  recorder=$!
+  read -r url <&"$recorded"
+}
+stop_recorder() {
+  kill "$recorder"
+  wait "$recorder"
+}

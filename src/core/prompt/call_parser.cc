@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/prompt/python_call.h"
+
 namespace penstock::prompt {
 namespace {
 
@@ -71,12 +73,15 @@ void CallParser::enter_call(std::string mark, Stage from) {
 }
 
 bool CallParser::has_bare_call(std::string_view rest) const {
-  return markup_.bare && rest.starts_with('{');
+  return markup_.bare && (rest.starts_with('{') || rest.starts_with('['));
 }
 
 // Behind a call, where another may follow without a mark.
 bool CallParser::has_next_call(std::string_view rest) const {
-  return has_bare_call(rest) || (in_list_ && rest.starts_with('{'));
+  if (rest.starts_with('{')) return markup_.bare || in_list_;
+  const char c = rest.empty() ? ' ' : rest.front();
+  const bool named = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  return markup_.bare && in_list_ && named;
 }
 
 bool CallParser::start(MoreText more) {
@@ -142,18 +147,25 @@ bool CallParser::call(MoreText more, std::vector<OutputEvent>& events) {
   std::size_t at = 0;
   if (!call_) {
     at = std::min(buffer_.find_first_not_of(kSpace), buffer_.size());
-    if (markup_.list && !in_list_ && at < buffer_.size() && buffer_[at] == '[') {
+    if ((markup_.list || markup_.bare) && !in_list_ && at < buffer_.size() && buffer_[at] == '[') {
       in_list_ = true;
       at = std::min(buffer_.find_first_not_of(kSpace, at + 1), buffer_.size());
     }
     mark_.append(buffer_, 0, at);
-    if (at < buffer_.size()) call_.emplace(markup_.bare ? &markup_.names : nullptr);
+    if (at < buffer_.size()) {
+      const auto* names = markup_.bare ? &markup_.names : nullptr;
+      if (markup_.bare && in_list_ && buffer_[at] != '{') {
+        call_ = std::make_unique<PythonCall>(names);
+      } else {
+        call_ = std::make_unique<JsonCall>(names);
+      }
+    }
   }
   while (call_ && at < buffer_.size()) {
-    const JsonCall::Step step = call_->push(buffer_[at++], events);
+    const CallReader::Step step = call_->push(buffer_[at++], events);
     saw_tool_call_ = saw_tool_call_ || call_->begun();
-    if (step == JsonCall::Step::kMore) continue;
-    if (step == JsonCall::Step::kNotACall) return not_a_call(at, events);
+    if (step == CallReader::Step::kMore) continue;
+    if (step == CallReader::Step::kNotACall) return not_a_call(at, events);
     buffer_.erase(0, at);
     stage_ = Stage::kAfterCall;
     return true;
@@ -191,11 +203,13 @@ bool CallParser::not_a_call(std::size_t taken, std::vector<OutputEvent>& events)
 
 // White space between calls is layout; a separator is one only if a call follows.
 bool CallParser::after_call(MoreText more) {
-  const std::string_view separators = markup_.bare ? " \t\r\n;" : in_list_ ? " \t\r\n," : kSpace;
+  const std::string_view separators = in_list_ ? " \t\r\n," : markup_.bare ? " \t\r\n;" : kSpace;
+  const std::string_view close =
+      markup_.bare && in_list_ ? std::string_view("]") : std::string_view(markup_.call_close);
   const std::size_t at = std::min(buffer_.find_first_not_of(separators), buffer_.size());
   const std::string_view rest = std::string_view(buffer_).substr(at);
   if (rest.empty() && more == MoreText::kMayFollow) return false;
-  const Begins closes = begins(rest, markup_.call_close, more);
+  const Begins closes = begins(rest, close, more);
   if (closes == Begins::kPerhaps) return false;
   if (closes == Begins::kNo && has_next_call(rest)) {
     std::string mark = buffer_.substr(0, at);
@@ -203,8 +217,9 @@ bool CallParser::after_call(MoreText more) {
     enter_call(std::move(mark), Stage::kContent);
     return true;
   }
-  const std::size_t space = std::min(buffer_.find_first_not_of(kSpace), buffer_.size());
-  buffer_.erase(0, closes == Begins::kYes ? at + markup_.call_close.size() : space);
+  const std::size_t space =
+      rest.empty() ? at : std::min(buffer_.find_first_not_of(kSpace), buffer_.size());
+  buffer_.erase(0, closes == Begins::kYes ? at + close.size() : space);
   in_list_ = false;
   enter(Stage::kContent, Newlines::kLayout);
   return true;

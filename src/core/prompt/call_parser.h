@@ -1,6 +1,6 @@
 // CallParser: reads reasoning, text and tool calls of models that write calls as JSON: Hermes and
-// Qwen (<tool_call>{...}</tool_call>), Llama (bare, or after
-// <|python_tag|>).
+// Qwen (<tool_call>{...}</tool_call>), Llama (bare, or after <|python_tag|>; or as Python, in a
+// list: [f(a=1), g()]).
 //
 // Stages: start -> reasoning -> content -> call -> after a call -> content. Newlines around
 // reasoning and calls are layout. What looks like a call and turns out not to be one is text, with
@@ -10,7 +10,7 @@
 // Invariants and concurrency: as OutputParser. Source: docs/protocol/chat-encodings.md.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +26,8 @@ struct CallMarkup {
   std::string think_close;
   std::string call_open;
   std::string call_close;
-  // Calls may also begin the answer without a mark, if they name one of `names`.
+  // Calls may also begin the answer without a mark, if they name one of `names`; or stand in a list
+  // there, as JSON or Python.
   bool bare = false;
   // Behind call_open stands a JSON array of calls, or one call.
   bool list = false;
@@ -68,7 +69,7 @@ class CallParser : public SteppedParser {
   std::vector<std::string> reasoning_markers_;
   std::string mark_;  // layout and mark before the call that is being read
   bool in_list_ = false;
-  std::optional<JsonCall> call_;
+  std::unique_ptr<CallReader> call_;
 };
 
 }  // namespace penstock::prompt

@@ -35,6 +35,8 @@ constexpr Family kFamilies[] = {
     {"deepseek_v4_1", is_deepseek_v4_1, make_deepseek_v4_1},
     {"deepseek_v4", is_deepseek_v4, make_deepseek_v4},
     {"deepseek_v3", is_deepseek_v3, make_deepseek_v3},
+    // By the model's type: the vocabulary is that of V4.
+    {"deepseek_v3_2", [](const HasToken&) { return false; }, make_deepseek_v3_2},
     {"qwen3", is_qwen3, make_qwen3},
     {"llama3_1", is_llama3_1, make_llama3_1},
     {"llama3", is_llama3, make_llama3},
@@ -60,7 +62,9 @@ Result<std::string> ChatEncoding::answer_grammar(const Conversation&, const Answ
       "tools");
 }
 
-Result<std::unique_ptr<ChatEncoding>> detect_chat_encoding(const HasToken& has_token) {
+Result<std::unique_ptr<ChatEncoding>> detect_chat_encoding(const HasToken& has_token,
+                                                           std::string_view model_type) {
+  if (model_type == "deepseek_v32" && is_deepseek_v4(has_token)) return make_deepseek_v3_2();
   for (const Family& family : kFamilies) {
     if (family.fits(has_token)) return family.make();
   }

@@ -4,7 +4,7 @@
 // people. The tokenizer encodes span by span, so text that spells a special token stays text.
 // make_parser() gives the matching reader of the model's output, answer_grammar() what that output
 // is held to when calls are forced or strict. Families are listed in chat_encoding.cc; which one a
-// model uses follows from its vocabulary, or is named in the configuration.
+// model uses follows from its vocabulary and type, or is named in the configuration.
 //
 // Invariants: rendering is deterministic; appending a turn to a conversation only appends spans,
 // except where the family drops old reasoning (facts of the family's encoding).
@@ -70,8 +70,10 @@ class ChatEncoding {
 // Tells whether the vocabulary has an added token with this content.
 using HasToken = std::function<bool(std::string_view)>;
 
-// The family whose special tokens the vocabulary has. kUnsupported lists the families known.
-Result<std::unique_ptr<ChatEncoding>> detect_chat_encoding(const HasToken& has_token);
+// The family whose special tokens the vocabulary has. `model_type`, of the checkpoint's
+// config.json, tells families of one vocabulary apart. kUnsupported lists the families known.
+Result<std::unique_ptr<ChatEncoding>> detect_chat_encoding(const HasToken& has_token,
+                                                           std::string_view model_type = {});
 // By name; kUnsupported lists the names known.
 Result<std::unique_ptr<ChatEncoding>> make_chat_encoding(std::string_view name);
 

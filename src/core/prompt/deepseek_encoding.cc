@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <map>
 
-#include "core/prompt/call_grammar.h"
 #include "core/prompt/conversation_checks.h"
 #include "core/prompt/deepseek_parser.h"
 #include "core/prompt/deepseek_tokens.h"
-#include "core/prompt/json_fields.h"
-#include "core/prompt/json_spacing.h"
+#include "core/prompt/dsml_writer.h"
 #include "core/prompt/span_writer.h"
 
 namespace penstock::prompt {
@@ -146,10 +144,11 @@ class DeepSeekV4 : public ChatEncoding {
                             !conversation.messages.back().text.empty();
     return thinks(conversation) && !mid_answer;
   }
-  // Template text of V4 in this version's spelling of the tags.
-  void markup(std::string_view text, SpanWriter& out) const;
+  DsmlSpelling spelling() const {
+    return version_ == Version::kV41 ? DsmlSpelling{.block = "calls", .prefix = " "}
+                                     : DsmlSpelling{.block = "tool_calls", .prefix = ""};
+  }
   Status write_tools(const Conversation& conversation, SpanWriter& out) const;
-  Status write_calls(const Message& message, std::size_t index, SpanWriter& out) const;
   static Status write_user_run(const std::vector<Message>& messages, std::size_t begin,
                                std::size_t end, const Message* caller, SpanWriter& out);
 
@@ -220,7 +219,7 @@ Result<std::vector<PromptSpan>> DeepSeekV4::render(const Conversation& conversat
       if (!open || !message.text.empty()) out.special(kThinkEnd);
     }
     out.plain(message.text);
-    TRY_STATUS(write_calls(message, i, out));
+    TRY_STATUS(write_dsml_calls(message, i, spelling(), out));
     if (!open) out.special(kEos);
     caller = &message;
     ++i;
@@ -230,89 +229,19 @@ Result<std::vector<PromptSpan>> DeepSeekV4::render(const Conversation& conversat
   return out.take();
 }
 
-void DeepSeekV4::markup(std::string_view text, SpanWriter& out) const {
-  if (version_ == Version::kV4) {
-    out.layout(text, {kDsml, kThinkStart, kThinkEnd});
-    return;
-  }
-  // "<｜DSML｜tool_calls>" is "<｜DSML｜ calls>" there, and "<｜DSML｜invoke" is "<｜DSML｜
-  // invoke".
-  constexpr std::string_view kBlock = "tool_calls>";
-  std::string spelled;
-  while (!text.empty()) {
-    const std::size_t at = std::min(text.find(kDsml), text.size());
-    const std::size_t after = std::min(at + kDsml.size(), text.size());
-    spelled += text.substr(0, after);
-    text.remove_prefix(after);
-    if (at == after) break;
-    spelled += ' ';
-    if (!text.starts_with(kBlock)) continue;
-    spelled += "calls>";
-    text.remove_prefix(kBlock.size());
-  }
-  out.layout(spelled, {kDsml, kThinkStart, kThinkEnd});
-}
-
 Status DeepSeekV4::write_tools(const Conversation& conversation, SpanWriter& out) const {
   // The section names three tokens; each becomes its added token, as in the models' reference.
-  markup(kToolsHead, out);
-  for (std::size_t i = 0; i < conversation.tools.size(); ++i) {
-    auto schema = python_style(conversation.tools[i].schema);
-    if (!schema) {
-      return fail(ErrorCode::kInvalidArgument, schema.error().message,
-                  fmt::format("tools[{}].function", i));
-    }
-    if (i > 0) out.plain("\n");
-    out.plain(*schema);
-  }
+  write_dsml(kToolsHead, spelling(), out);
+  TRY_STATUS(write_tool_schemas(conversation, out));
   out.plain(kToolsTail);
-  return {};
-}
-
-// "\n\n<｜DSML｜tool_calls>" ... one invoke per call, one parameter per argument.
-Status DeepSeekV4::write_calls(const Message& message, std::size_t index, SpanWriter& out) const {
-  if (message.tool_calls.empty()) return {};
-  markup("\n\n<｜DSML｜tool_calls>\n", out);
-  for (std::size_t i = 0; i < message.tool_calls.size(); ++i) {
-    const ToolCall& call = message.tool_calls[i];
-    markup("<｜DSML｜invoke name=\"", out);
-    out.plain(call.name);
-    out.plain("\">\n");
-    auto fields = json_fields(call.arguments);
-    if (!fields) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("the arguments of a tool call must be a JSON object: {}",
-                              fields.error().message),
-                  fmt::format("messages[{}].tool_calls[{}].function.arguments", index, i));
-    }
-    for (std::size_t f = 0; f < fields->size(); ++f) {
-      const JsonField& field = (*fields)[f];
-      if (f > 0) out.plain("\n");
-      markup("<｜DSML｜parameter name=\"", out);
-      out.plain(field.name);
-      out.plain(field.is_string ? "\" string=\"true\">" : "\" string=\"false\">");
-      out.plain(field.value);
-      markup("</｜DSML｜parameter>", out);
-    }
-    markup("\n</｜DSML｜invoke>\n", out);
-  }
-  markup("</｜DSML｜tool_calls>", out);
   return {};
 }
 
 Result<std::string> DeepSeekV4::answer_grammar(const Conversation& conversation,
                                                const AnswerRules& rules,
                                                const TokenIdOf& token_id) const {
-  const bool v41 = version_ == Version::kV41;
-  TRY(const std::string calls,
-      dsml_calls(conversation, rules, token_id,
-                 {.block = v41 ? "calls" : "tool_calls", .prefix = v41 ? " " : ""}));
-  const std::string mark = "<" + std::string(kDsml);
-  std::string root = "root ::= ";
-  if (starts_in_reasoning(conversation))
-    root += grammar_without({kThinkEnd, mark}) + " " + grammar_token(kThinkEnd, token_id) + " ";
-  root += rules.must_call ? R"("\n\n" block)" : grammar_without({mark}) + " block?";
-  return root + "\n" + calls;
+  return dsml_answer_grammar(conversation, rules, token_id, spelling(),
+                             starts_in_reasoning(conversation));
 }
 
 // Consecutive user, developer and tool messages are one user turn; tool results come first in the

@@ -1,4 +1,4 @@
-// JsonCall: reads one tool call that a model writes as a JSON object, while it streams.
+// CallReader: reads one tool call while it streams. JsonCall: one that is written as a JSON object.
 //
 // {"name": "f", "arguments": {...}}: keys in any order, "parameters" for "arguments". Once the name
 // is known, arguments go out byte by byte; before that they are held back. Arguments may also be a
@@ -21,21 +21,30 @@
 
 namespace penstock::prompt {
 
-class JsonCall {
+class CallReader {
  public:
   enum class Step : std::uint8_t { kMore, kDone, kNotACall };
 
+  virtual ~CallReader() = default;
+  virtual Step push(char c, std::vector<OutputEvent>& events) = 0;
+  // The text ended or broke: ends what has begun.
+  virtual void cut(std::vector<OutputEvent>& events) = 0;
+  // An event has been made; what rest() holds comes after it.
+  virtual bool begun() const = 0;
+  // What was taken and no event stands for.
+  virtual const std::string& rest() const = 0;
+};
+
+class JsonCall final : public CallReader {
+ public:
   // With `names`, a call of another name or with other keys is not a call: for formats that don't
   // mark calls.
   explicit JsonCall(const std::vector<std::string>* names = nullptr) : names_(names) {}
 
-  Step push(char c, std::vector<OutputEvent>& events);
-  // The text ended or broke: ends what has begun.
-  void cut(std::vector<OutputEvent>& events);
-  // An event has been made; what rest() holds comes after it.
-  bool begun() const { return begun_; }
-  // What was taken and no event stands for.
-  const std::string& rest() const { return rest_; }
+  Step push(char c, std::vector<OutputEvent>& events) override;
+  void cut(std::vector<OutputEvent>& events) override;
+  bool begun() const override { return begun_; }
+  const std::string& rest() const override { return rest_; }
 
  private:
   enum class Region : std::uint8_t { kNone, kKey, kName, kArguments, kArgumentsText, kOther };

@@ -182,7 +182,7 @@ Status Llama3::write_message(const Conversation& conversation, std::size_t index
 }
 
 // A call may begin the answer bare, unless the answer has begun already; text then doesn't begin
-// with a brace.
+// with a brace or a bracket.
 Result<std::string> Llama3::answer_grammar(const Conversation& conversation,
                                            const AnswerRules& rules,
                                            const TokenIdOf& token_id) const {
@@ -193,10 +193,11 @@ Result<std::string> Llama3::answer_grammar(const Conversation& conversation,
   const std::string text = grammar_without({kPython});
   std::string root = bare ? "calls" : marked;
   if (!rules.must_call) {
-    root = !bare ? fmt::format("{} ({})?", text, marked)
-                 : fmt::format(
-                       "/[ \\t\\r\\n]*/ (calls | ({} | /[^{{< \\t\\r\\n]|<[^|<{{]/ {} ({})?)?)",
-                       marked, text, marked);
+    root = !bare
+               ? fmt::format("{} ({})?", text, marked)
+               : fmt::format(
+                     "/[ \\t\\r\\n]*/ (calls | ({} | /[^{{\\[< \\t\\r\\n]|<[^|<{{\\[]/ {} ({})?)?)",
+                     marked, text, marked);
   }
   return fmt::format("root ::= {}\ncalls ::= call{}\ncall ::= {}\n", root,
                      rules.several_calls ? " (\"; \" call)*" : "", call);

@@ -48,9 +48,9 @@ void run_answers(const std::string& name) {
   });
 }
 
-std::string detected(const std::set<std::string_view>& tokens) {
-  const auto encoding =
-      detect_chat_encoding([&](std::string_view token) { return tokens.contains(token); });
+std::string detected(const std::set<std::string_view>& tokens, std::string_view model_type = {}) {
+  const auto encoding = detect_chat_encoding(
+      [&](std::string_view token) { return tokens.contains(token); }, model_type);
   return encoding ? std::string((*encoding)->name()) : to_string(encoding.error());
 }
 
@@ -79,6 +79,12 @@ TEST_CASE("answers of gpt-oss") {
 TEST_CASE("prompts of DeepSeek V3") {
   run_prompts("deepseek_v3");
 }
+TEST_CASE("prompts of DeepSeek V3.2") {
+  run_prompts("deepseek_v3_2");
+}
+TEST_CASE("answers of DeepSeek V3.2") {
+  run_answers("deepseek_v3_2");
+}
 TEST_CASE("prompts of DeepSeek V4.1") {
   run_prompts("deepseek_v4_1");
 }
@@ -93,8 +99,10 @@ TEST_CASE("the family follows from the vocabulary") {
   std::set<std::string_view> deepseek = {"<｜begin▁of▁sentence｜>", "<｜User｜>",
                                          "<｜Assistant｜>"};
   CHECK(detected(deepseek) == "deepseek_v3");
+  CHECK(detected(deepseek, "deepseek_v32") == "deepseek_v3");  // the experimental ones
   deepseek.insert({"｜DSML｜", "</think>"});
   CHECK(detected(deepseek) == "deepseek_v4");
+  CHECK(detected(deepseek, "deepseek_v32") == "deepseek_v3_2");
   deepseek.insert("<｜System｜>");
   CHECK(detected(deepseek) == "deepseek_v4");
   deepseek.insert("<｜deepseek_image｜>");
