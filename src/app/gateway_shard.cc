@@ -221,7 +221,10 @@ struct GatewayShard::State {
             {Metric::kWorkerCacheScopesRefused, cache.scopes_refused}};
         for (const auto& [metric, amount] : uses)
           metrics.gauge(metric, {id, rank}).set(static_cast<double>(amount));
-        if (r < worker.experts.size()) publish_experts(id, rank, worker.experts[r]);
+        if (r >= worker.experts.size()) continue;
+        publish_experts(
+            id, rank, worker.experts[r],
+            context.costs.experts().of({worker.description.id, static_cast<std::uint32_t>(r)}));
       }
     }
     for (std::size_t i = 0; i < edges.size(); ++i) {
@@ -264,11 +267,13 @@ struct GatewayShard::State {
     for (std::size_t i = 0; i < std::min(edges.size(), use.edges.size()); ++i)
       edges[i] += use.edges[i];
   }
-  void publish_experts(const std::string& worker, const std::string& rank, const ExpertUse& use) {
+  void publish_experts(const std::string& worker, const std::string& rank, const ExpertUse& use,
+                       std::optional<double> moe_lb) {
     if (use.picks.empty()) return;  // no routed experts
     Metrics& metrics = shared.metrics;
     metrics.gauge(Metric::kWorkerExpertMapVersion, {worker, rank})
         .set(static_cast<double>(use.map_version));
+    metrics.gauge(Metric::kWorkerMoeLb, {worker, rank}).set(moe_lb.value_or(0));
     for (std::size_t i = 0; i < use.picks.size(); ++i) {
       const std::string layer = fmt::to_string(use.first_layer + i);
       metrics.gauge(Metric::kWorkerExpertPicks, {worker, rank, layer})

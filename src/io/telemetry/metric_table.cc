@@ -247,6 +247,14 @@ constexpr std::array kTable = {
                "The same, had all expert ranks had as many as the busiest in each pass; over the "
                "picks it is moe_lb. Without an expert map every expert counts as a rank.",
                {}},
+    MetricInfo{Metric::kWorkerMoeLb,
+               "penstock_worker_moe_lb",
+               kGauge,
+               "worker,rank",
+               1024,
+               "Rows of the busiest expert rank over the mean, pass by pass, over the last few "
+               "heartbeats; 0: no expert map, or nothing was computed under it yet.",
+               {}},
     MetricInfo{Metric::kWorkerExpertMapVersion,
                "penstock_worker_expert_map_version",
                kGauge,

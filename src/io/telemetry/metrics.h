@@ -60,6 +60,7 @@ enum class Metric : std::uint8_t {
   kWorkerCacheScopesRefused,
   kWorkerExpertPicks,
   kWorkerExpertPacedPicks,
+  kWorkerMoeLb,
   kWorkerExpertMapVersion,
   kExpertPlans,
   kExpertMapsPushed,
