@@ -17,11 +17,12 @@ export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 # Tests never reach for a core of somebody else's spinning thread.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help run build test test-sdks test-clients unit asan tsan fuzz faults bench layers tidy format format-check docs clean
+.PHONY: help run build test test-sdks test-clients unit asan tsan test-ceph fuzz faults bench layers tidy format format-check docs clean
 
 help:
 	@sed -n '2,3p' Makefile | cut -c2-; echo; \
 	echo "  make test-clients   SDKs and agents (npm)      make tidy      clang-tidy"; \
+	echo "  make test-ceph      the cluster tier's store on a real Ceph (Debian's), ten minutes"; \
 	echo "  make bench          all benches as JSON       make fuzz      fuzzers, FUZZ_SECONDS=$(FUZZ_SECONDS) each"; \
 	echo "  make asan | tsan    unit tests, sanitized     make format    clang-format in place"; \
 	echo "  make layers         include rules             make docs      generated documents"; \
@@ -67,6 +68,12 @@ faults:
 	tests/faults/serve_faults.py --binary build/release/penstock --kills 100 --conversations 6
 	tests/faults/pd_faults.py --binary build/release/penstock --worker-binary build/release/tests/faults/pd_worker \
 	  --minutes $(MINUTES)
+
+# The cluster tier's store on a real Ceph, brought up for it: about ten minutes, 2.3 GB of memory.
+test-ceph:
+	tools/install_packages.sh ceph
+	tools/build.sh release store_load io_rados_test
+	tests/cluster/ceph_test.py
 
 test-sdks: build
 	tests/clients/run.sh

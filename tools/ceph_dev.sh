@@ -57,7 +57,7 @@ daemon_of() {
 pid_of() {
   local pid
   pid=$(cat "$folder/$1.pid" 2>/dev/null) || return 1
-  tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF -- "-c $conf " || return 1
+  tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -qF -- "-c $conf " || return 1
   echo "$pid"
 }
 
@@ -147,6 +147,9 @@ mon data avail crit = 1
 # A hung OSD is noticed after 6 s, whatever its history.
 osd heartbeat grace = 6
 osd heartbeat interval = 2
+# The reading lease of a placement group: 2 s of the grace's 6. Reads pause when a member's lease is
+# over, and after it is marked down until the old one is.
+osd pool default read lease ratio = 0.34
 mon osd adjust heartbeat grace = false
 mon osd adjust down out interval = false
 mon osd down out interval = 3600
@@ -232,7 +235,7 @@ wait_active() {
   local tries states
   for ((tries = 0; tries < 60; tries++)); do
     states=$(ceph_command pg stat 2>/dev/null || true)
-    grep -Eq '^([0-9]+) pgs: \1 active' <<<"$states" && return 0
+    [[ "$states" =~ ^[0-9]+\ pgs:\ ([^\;]+)\; ]] && ! tr ',' '\n' <<<"${BASH_REMATCH[1]}" | grep -qv active && return 0
     sleep 1
   done
   fail "the pools are not ready after 60 s: $states"

@@ -31,7 +31,7 @@ gateway::PlacementExplanation placed(std::string id, std::uint32_t move = 0) {
   leg.ranks = 3;
   leg.candidates = 2;
   leg.best = {{"prefill-0", 0.0125, 1, 100, 0, 0.002, 0.0105, 0.001},
-              {"prefill-1", 0.5, 2, 200, 4000, 0.4, 0.1, 0, 0.003, 0.025},
+              {"prefill-1", 0.5, 2, 200, 4000, 0.4, 0.1, 0, 0.003, 0.025, 1.25},
               {"prefill-2", std::nullopt, 0, 0, 0, 0, 0, 0}};
   return out;
 }
@@ -77,7 +77,7 @@ TEST_CASE("an explanation as text") {
       has(text, "prefill-0  0.0125         1        100     -       2.0        10.5          1.0"));
   CHECK(has(text,
             "prefill-1     0.5         2        200  4000     400.0       100.0          0.0      "
-            "3.0     25.0"));
+            "3.0     25.0   1.250"));
   CHECK(has(text, "prefill-2      no"));
   CHECK(has(text, "\nmove 1: model nano"));
   CHECK(explanation_text("not JSON") == "not JSON");

@@ -161,8 +161,11 @@ struct GatewayShard::State {
     context.seal_for = [&responses = shared.responses](std::string_view owner) {
       return responses.seal_for(owner);
     };
-    foreign = ForeignShard::make(clock, options, index == 0);
-    if (foreign) gateway.serve_foreign(foreign->gateway());
+    if (shared.fleet != nullptr) {
+      foreign.emplace(clock, options, *shared.fleet, index == 0);
+      foreign->gateway().explain_with(context.keep_explanation);
+      gateway.serve_foreign(foreign->gateway());
+    }
     if (shared.kv_feed != nullptr) {
       kv_index.emplace(*shared.kv_feed, kChainCacheBytesMax);
       context.kv_index = &*kv_index;
@@ -191,6 +194,7 @@ struct GatewayShard::State {
         .set(static_cast<double>(context.admission.queued()));
     metrics.gauge(Metric::kGatewayRunning, {fmt::to_string(number)})
         .set(static_cast<double>(context.admission.running()));
+    if (shared.fleet != nullptr && number == 0) shared.fleet->prefixes().publish(metrics);
     if (number == 0) publish_costs();
     std::vector<std::uint64_t> edges(handoff::edges().size());
     for (const WorkerView& worker : engines.workers()) {
@@ -217,7 +221,10 @@ struct GatewayShard::State {
             {Metric::kWorkerCacheScopesRefused, cache.scopes_refused}};
         for (const auto& [metric, amount] : uses)
           metrics.gauge(metric, {id, rank}).set(static_cast<double>(amount));
-        if (r < worker.experts.size()) publish_experts(id, rank, worker.experts[r]);
+        if (r >= worker.experts.size()) continue;
+        publish_experts(
+            id, rank, worker.experts[r],
+            context.costs.experts().of({worker.description.id, static_cast<std::uint32_t>(r)}));
       }
     }
     for (std::size_t i = 0; i < edges.size(); ++i) {
@@ -260,11 +267,13 @@ struct GatewayShard::State {
     for (std::size_t i = 0; i < std::min(edges.size(), use.edges.size()); ++i)
       edges[i] += use.edges[i];
   }
-  void publish_experts(const std::string& worker, const std::string& rank, const ExpertUse& use) {
+  void publish_experts(const std::string& worker, const std::string& rank, const ExpertUse& use,
+                       std::optional<double> moe_lb) {
     if (use.picks.empty()) return;  // no routed experts
     Metrics& metrics = shared.metrics;
     metrics.gauge(Metric::kWorkerExpertMapVersion, {worker, rank})
         .set(static_cast<double>(use.map_version));
+    metrics.gauge(Metric::kWorkerMoeLb, {worker, rank}).set(moe_lb.value_or(0));
     for (std::size_t i = 0; i < use.picks.size(); ++i) {
       const std::string layer = fmt::to_string(use.first_layer + i);
       metrics.gauge(Metric::kWorkerExpertPicks, {worker, rank, layer})
@@ -317,7 +326,7 @@ struct GatewayShard::State {
   std::optional<kv::ShardKvIndex> kv_index;
   gateway::GatewayContext context;
   gateway::Gateway gateway;
-  std::unique_ptr<ForeignShard> foreign;
+  std::optional<ForeignShard> foreign;
   std::unique_ptr<http::HttpServer> server;
   Gate gate;
   std::vector<bool> edges_shown = std::vector<bool>(handoff::edges().size());
@@ -367,6 +376,10 @@ Result<std::unique_ptr<GatewayShard>> GatewayShard::start(const GatewayShared& s
 
 std::uint16_t GatewayShard::port() const {
   return state_->server->port();
+}
+
+void GatewayShard::change_engines(const ForeignFleet::Change& change) {
+  state_->clock.post([s = state_.get(), change] { s->foreign->change(change); });
 }
 
 void GatewayShard::drain() {

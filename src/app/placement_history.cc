@@ -28,7 +28,8 @@ json::value leg_json(const std::optional<gateway::LegExplanation>& leg) {
                     {"compute_ms", c.compute_seconds * 1e3},
                     {"transfer_ms", c.transfer_seconds * 1e3},
                     {"load_ms", c.load_seconds * 1e3},
-                    {"step_ms", c.step_seconds * 1e3}});
+                    {"step_ms", c.step_seconds * 1e3},
+                    {"moe_lb", c.moe_lb > 0 ? json::value(c.moe_lb) : json::value(nullptr)}});
   }
   return {{"policy", leg->policy},
           {"reason", leg->reason},
@@ -73,7 +74,7 @@ std::string leg_text(std::string_view kind, const json::object& placed) {
                   text_at(*leg, "reason"), number_at(*leg, "candidates"), number_at(*leg, "ranks"));
   std::vector<std::vector<std::string>> rows = {{"rank", "score", "requests", "KV tokens", "of",
                                                  "queue ms", "compute ms", "transfer ms", "load ms",
-                                                 "step ms"}};
+                                                 "step ms", "moe_lb"}};
   const json::value* const best = leg->if_contains("best");
   if (best == nullptr || !best->is_array()) return out;
   for (const json::value& each : best->get_array()) {
@@ -81,6 +82,7 @@ std::string leg_text(std::string_view kind, const json::object& placed) {
     if (c == nullptr) continue;
     const json::value* const score = c->if_contains("score");
     const double capacity = number_at(*c, "kv_capacity");
+    const double moe_lb = number_at(*c, "moe_lb");
     rows.push_back({text_at(*c, "rank"),
                     score != nullptr && score->is_number()
                         ? fmt::format("{:.6g}", score->to_number<double>())
@@ -92,9 +94,10 @@ std::string leg_text(std::string_view kind, const json::object& placed) {
                     fmt::format("{:.1f}", number_at(*c, "compute_ms")),
                     fmt::format("{:.1f}", number_at(*c, "transfer_ms")),
                     fmt::format("{:.1f}", number_at(*c, "load_ms")),
-                    fmt::format("{:.1f}", number_at(*c, "step_ms"))});
+                    fmt::format("{:.1f}", number_at(*c, "step_ms")),
+                    moe_lb > 0 ? fmt::format("{:.3f}", moe_lb) : "-"});
   }
-  return out + table(rows, {false, true, true, true, true, true, true, true, true, true});
+  return out + table(rows, {false, true, true, true, true, true, true, true, true, true, true});
 }
 
 }  // namespace

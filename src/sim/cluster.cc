@@ -47,7 +47,9 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
       caches_(cache_tiers(options, Instant{} + std::chrono::microseconds(arrivals.back().at_us)),
               static_cast<std::size_t>(profile.prefill_pool.ranks) / prefill_group_),
       prefill_reports_(options.gateways, static_cast<std::size_t>(profile.prefill_pool.ranks)),
-      decode_reports_(options.gateways, static_cast<std::size_t>(profile.decode_pool.ranks)) {
+      decode_reports_(options.gateways, static_cast<std::size_t>(profile.decode_pool.ranks)),
+      loads_(profile, trace.block_tokens, options.zones, options.loads_through_decode,
+             decode_accepts_) {
   const auto number = [](RequestId id) { return static_cast<std::uint32_t>(id.value); };
   prefill_events_ = {
       .started = [this, number](RequestId id) { start_decode_place(number(id)); },
@@ -114,7 +116,6 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
   }
   loading_seconds_.resize(prefill_ranks);
   loading_requests_.resize(prefill_ranks);
-  link_free_.resize(prefill_ranks / static_cast<std::size_t>(profile.prefill_pool.host_ranks));
   on_way_.resize(decode_ranks);
   requests_.resize(arrivals.size());
   std::uint64_t count = 0;
@@ -310,10 +311,11 @@ std::size_t Cluster::view_ready(std::size_t gateway) {
 void Cluster::view_prefill(const RequestState& request, std::span<const std::uint64_t> blocks) {
   const std::int64_t prompt = prompt_of(request);
   const Instant now = queue_.now();
-  const auto host_ranks = static_cast<std::size_t>(profile_.prefill_pool.host_ranks);
   std::int64_t hit = 0;
   double compute = 0;
-  double load = 0;
+  HitLoads::Hit load;
+  double wait = 0;
+  std::size_t host = loads_.hosts();
   std::size_t seen = caches_.views();
   for (std::size_t r = 0; r < prefill_views_.size(); ++r) {
     RankView& view = prefill_views_[r];
@@ -323,13 +325,17 @@ void Cluster::view_prefill(const RequestState& request, std::span<const std::uin
       hit = usable(found.total(), prompt);
       compute = routing::prefill_seconds(profile_.costs.prefill, static_cast<double>(prompt - hit),
                                          static_cast<double>(hit));
-      load = load_seconds(profile_, trace_.block_tokens, found, hit);
+      load = loads_.hit(found, hit);
+      host = loads_.hosts();
+    }
+    if (loads_.host_of(r) != host) {
+      host = loads_.host_of(r);
+      wait = loads_.wait(host, load, now);
     }
     view.hit_tokens = hit;
     view.compute_seconds = compute;
-    view.load_seconds = load;
-    const Instant free = link_free_[r / host_ranks];
-    view.load_outstanding_seconds = free > now ? routing::to_seconds(free - now) : 0;
+    view.load_seconds = load.seconds();
+    view.load_outstanding_seconds = wait;
   }
 }
 
@@ -355,7 +361,7 @@ bool Cluster::place_prefill(std::uint32_t id) {
   // What the gateway believed may be gone, or more may be there.
   const TierHit found = caches_.match(request.prefill_rank / prefill_group_, blocks_, queue_.now());
   request.hit = usable(found.total(), prompt_of(request));
-  request.load_seconds = load_seconds(profile_, trace_.block_tokens, found, request.hit);
+  request.load = loads_.hit(found, request.hit);
   if (measured(id) && !request.has_first_token) {
     report_.hit_tokens += static_cast<double>(request.hit);
     for (std::size_t tier = 0; tier < kCacheTiers.size(); ++tier)
@@ -365,7 +371,7 @@ bool Cluster::place_prefill(std::uint32_t id) {
   return true;
 }
 
-// Hits of one host are read one after the other over its link.
+// It waits in its rank's queue once its hit is there.
 void Cluster::load_then_push(std::uint32_t id) {
   const RequestState& request = requests_[id];
   const std::size_t rank = request.prefill_rank;
@@ -375,17 +381,17 @@ void Cluster::load_then_push(std::uint32_t id) {
     prefill_[rank / prefill_group_].push(rank % prefill_group_,
                                          {RequestId(id), r.hit, prompt_of(r) - r.hit});
   };
-  const double load = request.load_seconds;
-  if (request.hit <= 0 || load <= 0) {
+  if (request.hit <= 0 || request.load.seconds() <= 0) {
     push();
     return;
   }
-  Instant& free = link_free_[rank / static_cast<std::size_t>(profile_.prefill_pool.host_ranks)];
-  free = std::max(free, queue_.now()) + routing::to_duration(load);
+  Instant there{};
+  const bool passed_on = loads_.take(loads_.host_of(rank), request.load, queue_.now(), there);
+  if (passed_on && measured(id)) ++report_.loads_through_decode;
   const double quota = request.quota;
   loading_seconds_[rank] += quota;
   loading_requests_[rank] += 1;
-  queue_.call_at(free, [this, rank, quota, push] {
+  queue_.call_at(there, [this, rank, quota, push] {
     loading_seconds_[rank] -= quota;
     loading_requests_[rank] -= 1;
     push();

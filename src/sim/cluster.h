@@ -79,6 +79,8 @@ struct ClusterOptions {
   double report_loss = 0;
   Duration event_lag{};  // of the cache's events
   double event_loss = 0;
+  // Decode hosts with spare bandwidth read hits from the store too, and pass them on.
+  bool loads_through_decode = false;
   std::size_t zones = 1;  // prefill engines take turns in them; decode engines likewise
   std::vector<EngineChange> changes = {};
   Duration notice = std::chrono::seconds(2);

@@ -12,6 +12,7 @@
 #include "sim/cluster.h"
 #include "sim/decode_engine.h"
 #include "sim/event_queue.h"
+#include "sim/hit_loads.h"
 #include "sim/prefill_engine.h"
 #include "sim/rank_reports.h"
 
@@ -43,8 +44,8 @@ class Cluster {
     std::int64_t hit = 0;
     std::int64_t emitted = 0;  // tokens, when it had to be placed anew
     std::int64_t last_chunk = 0;
-    double quota = 0;         // predicted compute
-    double load_seconds = 0;  // of its hit
+    double quota = 0;  // predicted compute
+    HitLoads::Hit load;
     Instant first_token{};
     Instant last_token{};  // known when it begins to wait
     bool in_time = false;  // its first token
@@ -151,8 +152,8 @@ class Cluster {
   RankReports decode_reports_;
   std::vector<double> loading_seconds_;  // quota placed on a rank and still loading its hit
   std::vector<double> loading_requests_;
-  std::vector<Instant> link_free_;  // of each prefill host
-  std::vector<Load> on_way_;        // to each decode rank
+  HitLoads loads_;
+  std::vector<Load> on_way_;  // to each decode rank
   std::vector<RequestState> requests_;
   std::vector<double> tenant_ends_;      // of each one's part of 1
   std::vector<std::uint32_t> homeless_;  // computed or started, no decode rank had room

@@ -62,6 +62,7 @@ struct Report {
   double prompt_tokens = 0;
   double hit_tokens = 0;
   std::array<std::uint64_t, 3> hit_blocks{};  // from host memory, disk, the cluster's store
+  std::uint64_t loads_through_decode = 0;     // hits of which a decode host read a part
   double output_tokens = 0;
   Balance prefill_quota;  // outstanding seconds of prefill ranks
   Balance decode_requests;

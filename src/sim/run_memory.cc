@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -82,12 +83,14 @@ std::string run_key(const routing::Profile& p, const ClusterOptions& o, Duration
                               : fmt::format("{}/{}, {}", o.prefill_policy, o.decode_policy, front);
   return fmt::format(
       "{} of {} s, seed {}, {} + {} ranks, d {}, f {}, {}, cache {} {}, gateways {}, lag {} {} ns, "
-      "loss {} {}: {}{}",
+      "loss {} {}, store {} B/s{}: {}{}",
       copies, routing::to_seconds(duration), o.seed, p.prefill_pool.ranks, p.decode_pool.ranks,
       p.costs.step.base, p.costs.step.per_kv_token,
       fmt::format("warm-up {} s", routing::to_seconds(o.warmup)),
       o.cache_scope == CacheScope::kEngine ? "engine" : "cluster", o.cache_blocks, o.gateways,
-      o.report_lag.count(), o.event_lag.count(), o.report_loss, o.event_loss, who,
+      o.report_lag.count(), o.event_lag.count(), o.report_loss, o.event_loss,
+      p.costs.load[std::to_underlying(KvTier::kCluster)].bytes_per_second,
+      o.loads_through_decode ? " also through decode hosts" : "", who,
       o.stop_early ? ", stops early" : "");
 }
 

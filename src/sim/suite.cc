@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -69,6 +70,11 @@ void several(Conditions& c) {
   c.cluster.gateways = kGateways;
 }
 
+// The store's links at a rate at which those of prefill hosts alone are too few.
+void slow_store(Conditions& c) {
+  c.profile.costs.load[std::to_underlying(KvTier::kCluster)].bytes_per_second /= 40;
+}
+
 constexpr Variant kVariants[] = {
     {"step-base-x2", [](Conditions& c) { c.profile.costs.step.base *= 2; }, true},
     {"step-kv-x2", [](Conditions& c) { c.profile.costs.step.per_kv_token *= 2; }, true},
@@ -83,6 +89,12 @@ constexpr Variant kVariants[] = {
     {"gateways-4", several<4>},
     {"gateways-16", several<16>},
     {"engine-caches", [](Conditions& c) { c.cluster.cache_scope = CacheScope::kEngine; }},
+    {"slow-store", slow_store},
+    {"slow-store-spread",
+     [](Conditions& c) {
+       slow_store(c);
+       c.cluster.loads_through_decode = true;
+     }},
 };
 
 struct Yardstick {
@@ -177,7 +189,7 @@ Status affinity_scene(const Profile& profile, const evaluate::Trace& trace,
                       const SuiteOptions& options, AffinityScene& scene) {
   const auto run = [&](const std::string& policy, CacheScope scope) {
     ClusterOptions cluster = options.base;
-    cluster.prefill_policy = policy;
+    cluster.prefill_policy = cluster.decode_policy = policy;
     cluster.cache_scope = scope;
     return run_at(profile, trace, options.plan, cluster, scene.copies);
   };

@@ -4,7 +4,8 @@
 // Every policy is tuned by the same sweep (with and without the queue in front, how far ahead
 // ranks are filled) on a shorter run; its highest load is then found on the whole one. Variants are
 // the default as it ships under other conditions (suite_variants()): costlier steps, small caches,
-// late or lost reports, several gateways, caches of engines instead of the cluster's. Beside them
+// late or lost reports, several gateways, caches of engines instead of the cluster's, a slow store
+// without and with loads through decode hosts. Beside them
 // stand two scenes: what affinity gains where any rank can use any prefix, and one long prompt
 // among short ones. The digest folds in the loads and the event digests of the last runs.
 //

@@ -38,6 +38,8 @@ json::object print(std::string_view policy, const RunFigures& r) {
   return {{"policy", policy},
           {"hit_rate", r.hit_rate},
           {"prefill_balance", r.prefill_balance},
+          {"decode_requests_balance", r.requests_balance},
+          {"decode_kv_balance", r.kv_balance},
           {"served_in_time", r.served_share},
           {"ttft_p50_seconds", r.ttft_p50},
           {"ttft_p99_seconds", r.ttft_p99}};

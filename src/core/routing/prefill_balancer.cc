@@ -24,12 +24,17 @@ bool PrefillBalancer::advance(Instant now, std::size_t engines) {
 // the compute arrive evenly over it, and wait for half of it when they meet this rank.
 void PrefillBalancer::weigh_engines(std::span<const RankView> ranks, std::size_t own_tier) {
   std::ranges::fill(engines_, Engine{});
-  for (const RankView& rank : ranks) {
-    if (rank.engine >= engines_.size()) engines_.resize(rank.engine + std::size_t{1});
-    Engine& engine = engines_[rank.engine];
-    engine.waiting += static_cast<double>(rank.waiting);
-    engine.step = std::max(engine.step, std::min(rank.outstanding_seconds, options_.step_seconds));
-    ++engine.ranks;
+  for (std::size_t i = 0; i < ranks.size();) {
+    const std::uint32_t number = ranks[i].engine;
+    if (number >= engines_.size()) engines_.resize(number + std::size_t{1});
+    Engine engine = engines_[number];  // in registers while its ranks stand together
+    for (; i < ranks.size() && ranks[i].engine == number; ++i) {
+      engine.waiting += static_cast<double>(ranks[i].waiting);
+      engine.step =
+          std::max(engine.step, std::min(ranks[i].outstanding_seconds, options_.step_seconds));
+      ++engine.ranks;
+    }
+    engines_[number] = engine;
   }
   std::array<double, kTiers> coming{};
   for (std::size_t tier = 0; tier < kTiers; ++tier)
@@ -57,14 +62,19 @@ void PrefillBalancer::place(const PlaceRequest& request, std::span<const RankVie
     bool any_prefers = false;
     for (std::size_t i = 0; i < ranks.size() && !any_prefers; ++i)
       any_prefers = out.scores[i] != kNotCandidate && engines_[ranks[i].engine].prefers;
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      if (out.scores[i] == kNotCandidate) continue;
-      const RankView& rank = ranks[i];
-      const Engine& engine = engines_[rank.engine];
-      out.scores[i] = ready_seconds(rank, engine.step);
-      if (any_prefers && !engine.prefers)
-        out.scores[i] += options_.delay_weight * rank.compute_seconds *
-                         (engine.waiting + rank.compute_seconds * engine.coming);
+    for (std::size_t i = 0; i < ranks.size();) {
+      const std::uint32_t number = ranks[i].engine;
+      const Engine engine = engines_[number];
+      const bool crosses = any_prefers && !engine.prefers;
+      for (; i < ranks.size() && ranks[i].engine == number; ++i) {
+        if (out.scores[i] == kNotCandidate) continue;
+        const RankView& rank = ranks[i];
+        double score = ready_seconds(rank, engine.step);
+        if (crosses)
+          score += options_.delay_weight * rank.compute_seconds *
+                   (engine.waiting + rank.compute_seconds * engine.coming);
+        out.scores[i] = score;
+      }
     }
     choose_least(out, PlaceReason::kTier);
     // Equal scores: stay in the tier.

@@ -33,7 +33,7 @@ MissReason RadosBlockStore::reason_of(int code) {
       return MissReason::kTooSlow;
     case ENOSPC:
     case EDQUOT:
-      trouble_ = fmt::format(
+      full_ = fmt::format(
           "full: {}. Add OSDs, raise the pool's quota or lower the store's "
           "capacity target",
           code == -EDQUOT ? "a pool's quota is used up" : "the OSDs are");
@@ -97,7 +97,7 @@ void RadosBlockStore::put_step(std::shared_ptr<StorePut> put, PutStep step) {
       return put_step(put, PutStep::kReplaceBytes);
     const MissReason reason = reason_of(code);
     if (code >= 0) stats_.put_bytes += bytes;
-    if (code >= 0 || reason == MissReason::kEvictedShare) full_ = code < 0;
+    if (code >= 0) full_.clear();
     put->done(reason);
   });
 }
@@ -209,6 +209,7 @@ StoreStats RadosBlockStore::stats() const {
   stats.stranded_bytes = calls_.stranded_bytes();
   stats.state = link_.state();
   if (stats.state == "ok" && !trouble_.empty()) stats.state = trouble_;
+  if (stats.state == "ok" && !full_.empty()) stats.state = full_;
   if (stats.state == "ok" && timeouts_in_a_row_ >= kTimeoutsInTrouble)
     stats.state = fmt::format(
         "the last {} operations took too long. Look at 'ceph -s' for "

@@ -71,7 +71,7 @@ class RadosBlockStore final : public BlockStore {
   Instant now_{};
   // Manifests known to stand in the list of all, and when that was written: not each time.
   std::map<ManifestId, Instant> listed_;
-  bool full_ = false;  // the last put was refused for space
+  std::string full_;  // why writes are refused for space; empty: the last put was not
   std::uint64_t timeouts_in_a_row_ = 0;
   std::string trouble_;  // of the last failed operation that has a remedy; empty: none
   StoreStats stats_;

@@ -23,7 +23,43 @@ void on_complete(rados_completion_t completion, void* argument) {
 
 }  // namespace
 
-RadosCalls::RadosCalls(const RadosLibrary& library) : library_(library) {}
+Canceller::Canceller(const RadosLibrary& library, std::shared_ptr<Mailbox> mailbox)
+    : library_(library), mailbox_(std::move(mailbox)), thread_([this] { work(); }) {}
+
+Canceller::~Canceller() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  news_.notify_all();
+  thread_.join();
+}
+
+void Canceller::cancel(Cancel cancel) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancels_.push_back(cancel);
+  }
+  news_.notify_all();
+}
+
+void Canceller::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    news_.wait(lock, [this] { return ending_ || !cancels_.empty(); });
+    if (cancels_.empty()) return;
+    const std::vector<Cancel> cancels = std::exchange(cancels_, {});
+    lock.unlock();
+    for (const Cancel& cancel : cancels) {
+      library_.aio_cancel(cancel.pool, cancel.completion);
+      mailbox_->put({cancel.call, 0});
+    }
+    lock.lock();
+  }
+}
+
+RadosCalls::RadosCalls(const RadosLibrary& library)
+    : library_(library), canceller_(library, mailbox_) {}
 
 RadosCalls::~RadosCalls() {
   while (!deadlines_.empty()) {
@@ -72,13 +108,16 @@ void RadosCalls::give_up(std::uint64_t number) {
   pending.given_up = true;
   stranded_bytes_ += pending.call.bytes;
   const Then then = std::exchange(pending.call.then, nullptr);
-  if (pending.completion != nullptr) library_.aio_cancel(pending.pool, pending.completion);
+  if (pending.completion != nullptr) {
+    ++pending.awaited;
+    canceller_.cancel({number, pending.pool, pending.completion});
+  }
   if (then) then(-ETIMEDOUT);
 }
 
 void RadosCalls::end(Mailbox::Result result) {
   const auto found = pending_.find(result.call);
-  if (found == pending_.end()) return;
+  if (found == pending_.end() || --found->second.awaited > 0) return;
   const Pending pending = std::move(found->second);
   pending_.erase(found);
   bytes_ -= pending.call.bytes;

@@ -3,17 +3,22 @@
 // A call is answered exactly once, inside poll(): with its result, or with -ETIMEDOUT at its
 // deadline. One given up is cancelled, and what it holds (`held`: buffers librados reads from or
 // writes to) stays until librados has called back; its bytes count as stranded that long.
+// A thread of its own cancels: rados_aio_cancel waits for a lock of librados until no other thread
+// has it, which is long where those are starved or copy extents.
 //
 // Invariants: nothing that librados may touch is freed before its callback; the destructor cancels
 // and waits for all of them. Concurrency: one thread, but for Mailbox::put, which any may call.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -44,6 +49,32 @@ class Mailbox {
  private:
   Guarded<std::vector<Result>> results_;
   sockets::WakeEvent event_;
+};
+
+// The thread that cancels. Puts {call, 0} into the mailbox when one is cancelled.
+class Canceller {
+ public:
+  struct Cancel {
+    std::uint64_t call = 0;
+    rados_ioctx_t pool = nullptr;
+    rados_completion_t completion = nullptr;
+  };
+  Canceller(const RadosLibrary& library, std::shared_ptr<Mailbox> mailbox);
+  ~Canceller();
+  Canceller(const Canceller&) = delete;
+  Canceller& operator=(const Canceller&) = delete;
+  void cancel(Cancel cancel);
+
+ private:
+  void work();
+
+  const RadosLibrary& library_;
+  const std::shared_ptr<Mailbox> mailbox_;
+  std::mutex mutex_;
+  std::condition_variable news_;
+  std::vector<Cancel> cancels_;
+  bool ending_ = false;
+  std::thread thread_;  // last: it uses all the others
 };
 
 class RadosCalls {
@@ -81,12 +112,14 @@ class RadosCalls {
     rados_ioctx_t pool = nullptr;
     rados_completion_t completion = nullptr;  // null: of another thread
     bool given_up = false;
+    int awaited = 1;  // results; 2 when a completion is given up: its callback and its cancel
   };
   void give_up(std::uint64_t number);
   void end(Mailbox::Result result);
 
   const RadosLibrary& library_;
   std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
+  Canceller canceller_;
   std::uint64_t last_number_ = 0;
   std::map<std::uint64_t, Pending> pending_;
   std::set<std::pair<Instant, std::uint64_t>> deadlines_;  // of those not given up

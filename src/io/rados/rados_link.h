@@ -3,7 +3,7 @@
 //
 // Invariants: once up() is true the pools stay valid until the link is destroyed; librados itself
 // goes on through lost monitors and OSDs. Every blocking call of librados ends within
-// kBlockingLimit. Errors: state() says in words what is in the way and what to do.
+// its limits (kSettings). Errors: state() says in words what is in the way and what to do.
 // Concurrency: the owner's thread; jobs run on the link's.
 #pragma once
 

@@ -319,7 +319,7 @@ void RadosBlockStore::use(Instant deadline, std::function<void(MissReason, Store
   run(deadline, text, std::move(job), [this, text, done = std::move(done)](int code) {
     if (code < 0) return done(reason_of(code), {});
     StoreUse use = read_use(*text, options_);
-    use.full = full_;
+    use.full = !full_.empty();
     done(reason_of(0), use);
   });
 }

@@ -17,8 +17,8 @@
 //
 // Errors: BlockStore's reasons; kTierOff: not connected, or no right to. Limits:
 // `inflight_bytes_max` (more: kTooSlow). The destructor waits for calls under way, which it
-// cancels: a blocking one ends within five seconds. Concurrency: one thread. Source:
-// docs/cluster-ceph.md.
+// cancels; a blocking one ends within five seconds, or thirty when an OSD hangs. Concurrency: one
+// thread. Source: docs/cluster-ceph.md.
 #pragma once
 
 #include <cstdint>

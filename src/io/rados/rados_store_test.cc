@@ -1,5 +1,6 @@
 // The contract of BlockStore on a real Ceph: PENSTOCK_CEPH_CONF names its ceph.conf
-// (tools/ceph_dev.sh up). Without it only what needs no cluster is tested.
+// (tools/ceph_dev.sh up), PENSTOCK_CEPH_USER and _KEYRING who to be there (client.admin). Without
+// it only what needs no cluster is tested.
 #include "io/rados/rados_store.h"
 
 #include <unistd.h>
@@ -25,12 +26,12 @@ const char* cluster() {
 
 // A store that nobody has used.
 RadosStoreOptions fresh_options(const char* conf) {
-  static int number = 0;
   RadosStoreOptions options;
   options.conf = conf;
-  options.name_space = "test-" + std::to_string(::getpid()) + "-" +
-                       std::to_string(store_now().time_since_epoch().count()) + "-" +
-                       std::to_string(++number);
+  if (const char* user = std::getenv("PENSTOCK_CEPH_USER")) options.user = user;
+  if (const char* keyring = std::getenv("PENSTOCK_CEPH_KEYRING")) options.keyring = keyring;
+  options.name_space = "penstock-test-" + std::to_string(::getpid()) + "-" +
+                       std::to_string(store_now().time_since_epoch().count());
   return options;
 }
 

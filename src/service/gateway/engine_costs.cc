@@ -50,7 +50,15 @@ const routing::CostModels& EngineCosts::of(std::string_view engine, std::string_
   return costs != nullptr ? *costs : types_.front().costs;
 }
 
+double EngineCosts::decode_moe(const WorkerDescription& worker,
+                               const routing::CostModels& costs) const {
+  const auto measured =
+      worker.step_group.empty() ? std::nullopt : experts_.of_group(worker.step_group);
+  return std::max(1.0, measured.value_or(costs.seeds().decode_moe.mean));
+}
+
 void EngineCosts::watch(std::span<const WorkerView> workers) {
+  experts_.watch(workers);
   std::size_t ranks = 0;
   for (const WorkerView& worker : workers) {
     if (!worker.connected) continue;
@@ -129,9 +137,15 @@ void EngineCosts::watch_group(std::span<const WorkerView> workers, const WorkerV
         model < first.description.models.size()
             ? to_learn(first.description.engine, first.description.models[model].name)
             : nullptr;
-    if (costs != nullptr)
+    if (costs != nullptr) {
+      // The model takes the profile's moe_lb out of what it is told; that which was measured
+      // counts.
+      const double usual = std::max(1.0, costs->seeds().decode_moe.mean);
+      const double took =
+          routing::to_seconds(now.at - before.at) / static_cast<double>(now.step - before.step);
       costs->observe_group_step(
-          now.ranks, (now.at - before.at) / static_cast<std::int64_t>(now.step - before.step));
+          now.ranks, routing::to_duration(took * usual / decode_moe(first.description, *costs)));
+    }
   }
   before = std::move(now);
 }

@@ -5,7 +5,8 @@
 //
 //   prefill   from prompts that had their rank to themselves: submitted until the first token
 //   step      from the step counters in load frames: how long steps took that only decoded; those
-//             of ranks that step together from all of their loads
+//             of ranks that step together from all of their loads, and from how unevenly their
+//             experts were loaded meanwhile (the profile's moe_lb, until they say so)
 //   load      from prompts that had their rank to themselves and a hit in one tier: what their
 //             first token took beyond the rest's computation
 //
@@ -26,6 +27,7 @@
 
 #include "core/routing/cost_model.h"
 #include "port/engine_client.h"
+#include "service/gateway/expert_balance.h"
 #include "service/gateway/rank_ledger.h"
 
 namespace penstock::gateway {
@@ -46,6 +48,9 @@ class EngineCosts {
 
   // Looks at the loads; called often (some times a second), it learns what steps take.
   void watch(std::span<const WorkerView> workers);
+  const ExpertBalance& experts() const { return experts_; }
+  // What the decode steps of this worker's engine take times what its slowest rank would.
+  double decode_moe(const WorkerDescription& worker, const routing::CostModels& costs) const;
   // A prompt that nothing else delayed.
   void prompt_computed(const WorkerView& worker, std::string_view model, Tokens fresh,
                        Duration took);
@@ -78,6 +83,7 @@ class EngineCosts {
   };
 
   EngineSeeds seeds_;
+  ExpertBalance experts_;
   std::vector<Type> types_;
   // The last look at ranks that step together.
   struct SeenGroup {

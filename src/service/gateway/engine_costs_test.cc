@@ -151,6 +151,58 @@ TEST_CASE("steps of ranks that step together are learned from the slowest of the
   CHECK(learned.error(CostLaw::kStep).observations == 300);
 }
 
+TEST_CASE("how unevenly experts are loaded is measured, and taken out of a group's steps") {
+  routing::CostSeeds seeds;
+  seeds.step = {0.002, 0.0005, 0};
+  seeds.decode_moe.mean = 1.1;
+  EngineCosts costs({{"embedded", seeds}});
+  std::vector<WorkerView> workers = {worker(1), worker(2)};
+  for (WorkerView& w : workers) {
+    w.description.step_group = "g";
+    w.experts = {ExpertUse{0, 1, {100, 100}, {400, 400}}};  // no map: every expert is a rank
+  }
+  costs.watch(workers);
+  const auto& known = costs.of(workers[0].description.engine, "m");
+  CHECK(!costs.experts().of({WorkerId(1), 0}));
+  CHECK(costs.decode_moe(workers[0].description, known) == doctest::Approx(1.1));
+  // Under a map the first one's passes wait 1.2 times the mean, the other one's 1.6 times.
+  Instant now{};
+  std::uint64_t step = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto running = static_cast<std::uint32_t>(2 + 2 * (i / 4 % 5));
+    step += 10;
+    now += 10 * std::chrono::microseconds(static_cast<int>(1.4 * (2000 + 500 * running)));
+    for (std::size_t w = 0; w < 2; ++w) {
+      ExpertUse& use = workers[w].experts[0];
+      use.map_version = 1;
+      for (std::size_t layer = 0; layer < 2; ++layer) {
+        use.picks[layer] += 1000;
+        use.paced[layer] += w == 0 ? 1200 : 1600;
+      }
+      workers[w].loads[0].running = running;
+      workers[w].loads[0].step = step;
+      workers[w].heard_at = now;
+    }
+    costs.watch(workers);
+  }
+  CHECK(costs.experts().of({WorkerId(1), 0}) == doctest::Approx(1.2));
+  CHECK(costs.experts().of({WorkerId(2), 0}) == doctest::Approx(1.6));
+  CHECK(costs.decode_moe(workers[0].description, known) == doctest::Approx(1.4));
+  CHECK(routing::to_seconds(known.step(10, Tokens(0))) == doctest::Approx(0.007).epsilon(0.03));
+  // A better map shows at once; a new run says nothing yet; nobody is left.
+  workers[1].experts[0].map_version = 2;
+  costs.watch(workers);
+  CHECK(!costs.experts().of({WorkerId(2), 0}));
+  CHECK(costs.decode_moe(workers[0].description, known) == doctest::Approx(1.2));
+  workers[0].description.epoch = Epoch(77);
+  costs.watch(workers);
+  CHECK(!costs.experts().of_group("g"));
+  CHECK(costs.decode_moe(workers[0].description, known) == doctest::Approx(1.1));
+  // Ranks that step by themselves are predicted as before, whatever their experts do.
+  workers[0].description.step_group.clear();
+  CHECK(costs.decode_moe(workers[0].description, known) == doctest::Approx(1.1));
+}
+
 TEST_CASE("an answer is expected to be like the last ones, and never longer than allowed") {
   EngineCosts costs;
   CHECK(costs.expected_answer(100) == 100);

@@ -32,7 +32,8 @@ LegExplanation Placer::explain(const Asked& asked, const RankTable::Pool& pool) 
          view.running + view.waiting, view.kv_tokens, view.kv_capacity, view.outstanding_seconds,
          view.compute_seconds, view.transfer_seconds,
          view.load_seconds > 0 ? view.load_outstanding_seconds + view.load_seconds : 0,
-         &asked == &others_ ? step_with(*costs_, *model_, order[i], request_) : 0});
+         &asked == &others_ ? step_with(*costs_, *model_, order[i], request_) : 0,
+         costs_->experts().of(pool.rows[order[i]].id).value_or(0)});
   }
   return out;
 }

@@ -24,6 +24,7 @@ struct CandidateExplanation {
   double transfer_seconds = 0;
   double load_seconds = 0;  // of the hit's KV, behind what else is loaded there
   double step_seconds = 0;  // of its engine's decode steps, with the request; 0: not looked at
+  double moe_lb = 0;        // of its experts of late, most over mean; 0: not known
 };
 
 struct LegExplanation {

@@ -91,11 +91,6 @@ class LoadTimes {
   double seconds_ = 0;
 };
 
-double step_seconds(const routing::CostModels& costs, double requests, double kv_tokens) {
-  return routing::step_seconds(costs.step_coefficients(), requests, kv_tokens) *
-         std::max(1.0, costs.seeds().decode_moe.mean);
-}
-
 }  // namespace
 
 void PlacementRequest::set_cached(const KvIndexMatch& match) {
@@ -162,14 +157,20 @@ Placer::Model& Placer::refresh(const PlacementState& state, std::string_view nam
 void Placer::predict_steps(EngineCosts& costs, const Model& model, std::string_view name) {
   const RankTable::Pool& pool = model.ranks.others();
   steps_.assign(pool.engines, 0);
+  moe_.assign(pool.engines, 0);
   for (const RankTable::Block& block : pool.blocks) {
-    const auto& known = costs.of(workers_[block.worker].description.engine, name);
+    const WorkerDescription& described = workers_[block.worker].description;
+    const auto& known = costs.of(described.engine, name);
+    const routing::StepCoefficients step = known.step_coefficients();
     for (std::uint32_t i = block.first; i < block.first + block.rows; ++i) {
       const routing::RankView& view = pool.views[i];
+      double& moe = moe_[view.engine];
+      if (moe == 0) moe = costs.decode_moe(described, known);
       if (view.running == 0) continue;
       double& slowest = steps_[view.engine];
-      slowest = std::max(slowest, step_seconds(known, static_cast<double>(view.running),
-                                               static_cast<double>(view.kv_tokens)));
+      slowest =
+          std::max(slowest, moe * routing::step_seconds(step, static_cast<double>(view.running),
+                                                        static_cast<double>(view.kv_tokens)));
     }
   }
 }
@@ -180,9 +181,11 @@ double Placer::step_with(EngineCosts& costs, const Model& model, std::uint32_t r
   const routing::RankView& view = pool.views[row];
   const WorkerView& worker = workers_[pool.rows[row].worker];
   const double own =
-      step_seconds(costs.of(worker.description.engine, request.model),
-                   static_cast<double>(view.running) + request.choices,
-                   static_cast<double>(view.kv_tokens) + static_cast<double>(kv_tokens(request)));
+      moe_[view.engine] *
+      routing::step_seconds(
+          costs.of(worker.description.engine, request.model).step_coefficients(),
+          static_cast<double>(view.running) + request.choices,
+          static_cast<double>(view.kv_tokens) + static_cast<double>(kv_tokens(request)));
   return std::max(steps_[view.engine], own);
 }
 

@@ -173,6 +173,7 @@ class Placer {
   Asked prefill_;
   Asked others_;               // decode and mixed
   std::vector<double> steps_;  // scratch: seconds of a decode step, by engine; 0: nobody runs
+  std::vector<double> moe_;    // likewise: what it takes times what its slowest rank would
   PlacementRequest request_;
   std::string reason_;
 };

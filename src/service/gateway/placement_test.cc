@@ -359,6 +359,20 @@ TEST_CASE("a step of ranks that step together takes as long as the slowest of th
   CHECK(explained.decode->best[1].rank == "d2");
   CHECK(explained.decode->best[1].step_seconds == doctest::Approx(0.0341));
   CHECK(explained.decode->best[2].step_seconds == doctest::Approx(0.0451));
+  CHECK(explained.decode->best[0].moe_lb == 0);
+  // Once its experts' loads are known they count instead of the profile's 1.1.
+  for (const std::uint64_t passes : {1, 2}) {
+    plan.workers[2].experts = {ExpertUse{1, 0, {100 * passes}, {150 * passes}}};
+    plan.costs.watch(plan.workers);
+  }
+  CHECK(plan.place(request)->decode.worker == WorkerId(4));
+  const PlacementExplanation uneven = plan.placer.explain();
+  CHECK(uneven.decode->best[0].step_seconds == doctest::Approx(0.060));
+  CHECK(uneven.decode->best[1].step_seconds == doctest::Approx(0.0341));
+  CHECK(uneven.decode->best[2].rank == "d0");
+  CHECK(uneven.decode->best[2].moe_lb == doctest::Approx(1.5));
+  plan.workers[2].experts.clear();
+  plan.costs.watch(plan.workers);
   // With a limit on steps, the whole group is out although d1 has little to do.
   plan.limits.step_time_max = std::chrono::milliseconds(40);
   CHECK(plan.placer.has_room(plan.state(), request));

@@ -1,0 +1,1 @@
+"""A Penstock worker around DeepInfer's offline Python API."""
