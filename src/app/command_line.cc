@@ -148,8 +148,8 @@ Status check_listener(const Options& o) {
 }
 
 Status check_models(const Options& o) {
-  TRY(const auto engines, foreign_engines(o));
-  if (!engines.empty()) return {};  // the engines say which models there are
+  TRY_STATUS(foreign_engines(o));
+  if (serves_foreign(o)) return {};  // the engines say which models there are
   if (o.models.empty())
     return fail(ErrorCode::kInvalidArgument,
                 "no model to serve: the bundled models/nano was not found; give --model NAME=DIR",
@@ -251,9 +251,9 @@ void resolve_automatic(Options& o, const Environment& environment) {
   if (o.kv_dir.empty()) o.kv_dir = o.data_dir + "/kv";
   if (o.kv_secret_file.empty()) o.kv_secret_file = o.data_dir + "/kv.secret";
   if (o.kv_classes.empty()) o.kv_classes = {{"default", "1d"}, {"chat", "7d"}, {"agent", "3d"}};
-  const auto engines = foreign_engines(o);  // a mistake in it is reported by check_options()
-  if (engines && !engines->empty()) o.kv_cache = "off";
-  if (o.models.empty() && engines && engines->empty()) {
+  const bool foreign = serves_foreign(o);  // a mistake in it is reported by check_options()
+  if (foreign) o.kv_cache = "off";
+  if (o.models.empty() && !foreign && foreign_engines(o)) {
     if (auto nano = find_bundled_model(environment); !nano.empty())
       o.models.push_back({"nano", std::move(nano)});
   }

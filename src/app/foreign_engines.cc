@@ -3,16 +3,20 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <algorithm>
+#include <map>
 
 #include "app/suggest.h"
 #include "app/values.h"
 #include "io/files/files.h"
 #include "io/http/client.h"
+#include "io/zmq/zmq_socket.h"
 
 namespace penstock {
 namespace {
 
 using enum ErrorCode;
+
+constexpr std::string_view kFileWord = "file=";
 
 std::vector<std::string_view> split(std::string_view text, char at) {
   std::vector<std::string_view> parts;
@@ -26,6 +30,24 @@ std::vector<std::string_view> split(std::string_view text, char at) {
 
 std::unexpected<Error> bad(std::string_view word, std::string_view why) {
   return fail(kInvalidArgument, fmt::format("engine \"{}\": {}", word, why), "engine.kind");
+}
+
+// Fails loudly where caches would otherwise look empty for ever.
+Status check_events(std::string_view word, const ForeignEngine& engine) {
+  if (engine.kv_events.empty()) {
+    if (engine.kv_replay.empty() && engine.kv_topic.empty()) return {};
+    return bad(word, "kv-replay and kv-topic go with kv-events=tcp://HOST:PORT");
+  }
+  if (!dialects::dialect(engine.kind).kv_events)
+    return bad(word,
+               "this kind of engine publishes no KV events: leave out kv-events; prompts are "
+               "then found by what was sent there");
+  for (const std::string& endpoint : {engine.kv_events, engine.kv_replay}) {
+    if (endpoint.empty()) continue;
+    if (auto status = zmq::check_endpoint(endpoint); !status)
+      return bad(word, status.error().message);
+  }
+  return {};
 }
 
 Result<ForeignEngine> parse_engine(std::string_view word) {
@@ -42,6 +64,12 @@ Result<ForeignEngine> parse_engine(std::string_view word) {
     return bad(word, fmt::format("say where it is, as in {}=http://127.0.0.1:8000", word));
   ForeignEngine engine;
   engine.kind = *kind;
+  const std::map<std::string_view, std::string*, std::less<>> texts = {
+      {"key-file", &engine.key_file},
+      {"name", &engine.name},
+      {"kv-events", &engine.kv_events},
+      {"kv-replay", &engine.kv_replay},
+      {"kv-topic", &engine.kv_topic}};
   const auto parts = split(word.substr(equals + 1), ',');
   if (parts.empty()) return bad(word, "the address is missing");
   engine.url = parts.front();
@@ -53,10 +81,8 @@ Result<ForeignEngine> parse_engine(std::string_view word) {
     const std::string_view name = part.substr(0, mark);
     const std::string_view value = part.substr(std::min(mark + 1, part.size()));
     if (value.empty()) return bad(word, fmt::format("\"{}\" has no value", part));
-    if (name == "key-file") {
-      engine.key_file = value;
-    } else if (name == "name") {
-      engine.name = value;
+    if (const auto text = texts.find(name); text != texts.end()) {
+      *text->second = value;
     } else if (name == "role" && value == "prefill") {
       engine.role = foreign::EngineRole::kPrefill;
     } else if (name == "role" && value == "decode") {
@@ -68,11 +94,12 @@ Result<ForeignEngine> parse_engine(std::string_view word) {
     } else if (name == "role") {
       return bad(word, "a role is prefill or decode; without one an engine does both");
     } else {
-      return bad(word, fmt::format("\"{}\" is not known; there are key-file, name, role and "
-                                   "bootstrap-port",
+      return bad(word, fmt::format("\"{}\" is not known; there are key-file, name, role, "
+                                   "bootstrap-port, kv-events, kv-replay and kv-topic",
                                    name));
     }
   }
+  TRY_STATUS(check_events(word, engine));
   return engine;
 }
 
@@ -98,13 +125,30 @@ Status check_role(const ForeignEngine& engine, const std::vector<ForeignEngine>&
 
 Result<std::vector<ForeignEngine>> foreign_engines(const Options& options) {
   std::vector<ForeignEngine> engines;
-  const auto words = split(options.engine, ' ');
+  auto words = split(options.engine, ' ');
   if (words.size() == 1 && (words[0] == "embedded" || words[0] == "scripted")) return engines;
+  const std::string file = engines_file(options);
+  std::string lines;
+  if (!file.empty()) {
+    std::erase_if(words, [](std::string_view word) { return word.starts_with(kFileWord); });
+    TRY(lines, read_file(file, kEnginesFileMax));
+  }
+  const std::size_t fixed = words.size();
+  for (const std::string_view line : split(lines, '\n')) {
+    for (const std::string_view word : split(line.substr(0, line.find('#')), ' '))
+      words.push_back(word.substr(0, word.find('\r')));
+  }
+  std::erase(words, "");
+  if (!file.empty() && words.empty()) return engines;
   if (words.empty()) return bad("", "which engine? `embedded` is the one of this program");
   for (const std::string_view word : words) {
     if (word == "embedded" || word == "scripted")
       return bad(word, "it can't be served together with engines of others by one gateway yet");
     TRY(ForeignEngine engine, parse_engine(word));
+    // Numbers would move when a line goes.
+    if (engine.name.empty() && engines.size() >= fixed)
+      engine.name = fmt::format("{}-{}", dialects::dialect(engine.kind).name,
+                                engine.url.substr(engine.url.find("//") + 2));
     if (engine.name.empty())
       engine.name = fmt::format("{}-{}", dialects::dialect(engine.kind).name, engines.size());
     if (std::ranges::find(engines, engine.name, &ForeignEngine::name) != engines.end())
@@ -116,7 +160,15 @@ Result<std::vector<ForeignEngine>> foreign_engines(const Options& options) {
   return engines;
 }
 
+std::string engines_file(const Options& options) {
+  for (const std::string_view word : split(options.engine, ' ')) {
+    if (word.starts_with(kFileWord)) return std::string(word.substr(kFileWord.size()));
+  }
+  return {};
+}
+
 bool serves_foreign(const Options& options) {
+  if (!engines_file(options).empty()) return true;
   const auto engines = foreign_engines(options);
   return engines && !engines->empty();
 }

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "app/entropy.h"
-#include "app/foreign_engines.h"
 #include "base/check.h"
 #include "io/http/upstream.h"
 #include "io/telemetry/log.h"
@@ -36,37 +35,38 @@ double unix_seconds() {
 
 }  // namespace
 
-ForeignShard::ForeignShard(http::AsioClock& clock, const Options& options, bool tells)
+ForeignShard::ForeignShard(http::AsioClock& clock, const Options& options, ForeignFleet& fleet,
+                           bool tells)
     : clock_(clock),
-      engines_(clock,
-               [tells](const std::string& text) {
-                 if (tells) log_info("{}", text);
-               }),
+      engines_(
+          clock,
+          [tells](const std::string& text) {
+            if (tells) log_info("{}", text);
+          },
+          &fleet.prefixes()),
       gateway_(clock, engines_, relay_limits(options), alias_map(options), Rng(draw_u64()),
-               unix_seconds) {}
+               unix_seconds) {
+  for (const FleetEngine& engine : fleet.engines())
+    add(engine);
+}
 
-std::unique_ptr<ForeignShard> ForeignShard::make(http::AsioClock& clock, const Options& options,
-                                                 bool tells) {
-  const auto engines = foreign_engines(options);
-  if (!engines || engines->empty()) return nullptr;
-  std::unique_ptr<ForeignShard> shard(new ForeignShard(clock, options, tells));
-  for (const ForeignEngine& engine : *engines) {
-    http::UpstreamOptions upstream;
-    upstream.url = engine.url;
-    upstream.idle_max = dialects::dialect(engine.kind).idle_max;
-    auto server = http::HttpUpstream::make(clock, std::move(upstream));
-    ENSURE(server);  // the options were checked
-    std::string key;
-    if (!engine.key_file.empty()) {
-      auto loaded = load_engine_key(engine.key_file);
-      if (!loaded) log_warning("engine {}: {}", engine.name, loaded.error().message);  // went since
-      key = loaded.value_or("");
-    }
-    shard->engines_.add({engine.kind, engine.name, engine.url, std::move(key), engine.role,
-                         engine.host, engine.bootstrap_port},
-                        std::move(*server));
-  }
-  return shard;
+void ForeignShard::add(const FleetEngine& engine) {
+  const ForeignEngine& what = engine.what;
+  http::UpstreamOptions upstream;
+  upstream.url = what.url;
+  upstream.idle_max = dialects::dialect(what.kind).idle_max;
+  auto server = http::HttpUpstream::make(clock_, std::move(upstream));
+  ENSURE(server);  // the address was checked
+  engines_.add({what.kind, what.name, what.url, engine.key, what.role, what.host,
+                what.bootstrap_port, engine.id},
+               std::move(*server));
+}
+
+void ForeignShard::change(const ForeignFleet::Change& change) {
+  for (const WorkerId id : change.removed)
+    engines_.remove(id);
+  for (const FleetEngine& engine : change.added)
+    add(engine);
 }
 
 Task<void> ForeignShard::stopped() {

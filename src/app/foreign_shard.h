@@ -1,10 +1,8 @@
 // ForeignShard: one gateway thread's engines of others: connections, probes, relays.
-// Concurrency: shard thread only, but make(). Errors: make() is called with checked options; a key
-// file that has gone since is a bug of the caller's order and is logged.
+// Concurrency: shard thread only, but the constructor. Errors: none; what it is given was checked.
 #pragma once
 
-#include <memory>
-
+#include "app/foreign_fleet.h"
 #include "app/options.h"
 #include "io/http/asio_clock.h"
 #include "service/foreign/foreign_gateway.h"
@@ -13,17 +11,17 @@ namespace penstock {
 
 class ForeignShard {
  public:
-  // Null when the engine is one of this program. `tells`: this one logs what becomes of engines.
-  static std::unique_ptr<ForeignShard> make(http::AsioClock& clock, const Options& options,
-                                            bool tells);
+  // `tells`: this one logs what becomes of engines. The fleet outlives it.
+  ForeignShard(http::AsioClock& clock, const Options& options, ForeignFleet& fleet, bool tells);
 
   void start() { engines_.start(); }
   Task<void> stopped();
   bool all_probed() const { return engines_.all_probed(); }
-  gateway::ForeignEngines& gateway() { return gateway_; }
+  foreign::ForeignGateway& gateway() { return gateway_; }
+  void change(const ForeignFleet::Change& change);
 
  private:
-  ForeignShard(http::AsioClock& clock, const Options& options, bool tells);
+  void add(const FleetEngine& engine);
 
   http::AsioClock& clock_;
   foreign::EngineSet engines_;

@@ -55,10 +55,7 @@ Result<gateway::ServedModel> load_model(const Options& options, const Assignment
 
 Result<gateway::ModelCatalog> load_catalog(const Options& options) {
   gateway::ModelCatalog catalog;
-  if (serves_foreign(options)) {
-    TRY_STATUS(check_engine_keys(options));
-    return catalog;
-  }
+  if (serves_foreign(options)) return catalog;
   for (const Assignment& model : options.models) {
     TRY(auto served, load_model(options, model));
     TRY_STATUS(catalog.add(std::move(served)));
@@ -111,13 +108,18 @@ Result<int> serve_http(const Options& options) {
                                }});
   }
   TRY(const gateway::EngineSeeds engine_seeds, load_seeds(options));
+  std::optional<ForeignFleet> fleet;
+  if (serves_foreign(options)) {
+    fleet.emplace(options);
+    TRY_STATUS(fleet->load());
+  }
   PlacementHistory history(kPlacementsKept);
   OperatorAccess operators;
   TRY(const auto responses, ResponseKeeping::start(options));
   const GatewayShared shared{
       options,     catalog,           keys ? &*keys : nullptr,       metrics,      *access_log,
       encode_pool, Epoch(draw_u64()), kv_feed ? &*kv_feed : nullptr, engine_seeds, history,
-      operators,   *responses};
+      operators,   *responses,        fleet ? &*fleet : nullptr};
 
   std::vector<std::unique_ptr<GatewayShard>> shards;
   std::atomic<std::uint32_t> ready_shards{0};
@@ -147,7 +149,15 @@ Result<int> serve_http(const Options& options) {
   std::optional<ExpertPlanner> expert_planner;
   if (options.expert_plan_interval > Duration::zero()) expert_planner.emplace(options, metrics);
 
-  wait_for_stop_signal();
+  wait_for_stop_signal([&] {
+    if (!fleet) return;
+    const auto change = fleet->reread();
+    if (!change) return log_warning("{}; the engines stay as they were", change.error().message);
+    if (change->added.empty() && change->removed.empty()) return;
+    log_info("engines: {} added, {} removed", change->added.size(), change->removed.size());
+    for (const auto& shard : shards)
+      shard->change_engines(*change);
+  });
   log_info("draining");
   expert_planner.reset();
   metrics.gauge(Metric::kGatewayDraining).set(1);

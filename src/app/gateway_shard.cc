@@ -161,8 +161,11 @@ struct GatewayShard::State {
     context.seal_for = [&responses = shared.responses](std::string_view owner) {
       return responses.seal_for(owner);
     };
-    foreign = ForeignShard::make(clock, options, index == 0);
-    if (foreign) gateway.serve_foreign(foreign->gateway());
+    if (shared.fleet != nullptr) {
+      foreign.emplace(clock, options, *shared.fleet, index == 0);
+      foreign->gateway().explain_with(context.keep_explanation);
+      gateway.serve_foreign(foreign->gateway());
+    }
     if (shared.kv_feed != nullptr) {
       kv_index.emplace(*shared.kv_feed, kChainCacheBytesMax);
       context.kv_index = &*kv_index;
@@ -191,6 +194,7 @@ struct GatewayShard::State {
         .set(static_cast<double>(context.admission.queued()));
     metrics.gauge(Metric::kGatewayRunning, {fmt::to_string(number)})
         .set(static_cast<double>(context.admission.running()));
+    if (shared.fleet != nullptr && number == 0) shared.fleet->prefixes().publish(metrics);
     if (number == 0) publish_costs();
     std::vector<std::uint64_t> edges(handoff::edges().size());
     for (const WorkerView& worker : engines.workers()) {
@@ -322,7 +326,7 @@ struct GatewayShard::State {
   std::optional<kv::ShardKvIndex> kv_index;
   gateway::GatewayContext context;
   gateway::Gateway gateway;
-  std::unique_ptr<ForeignShard> foreign;
+  std::optional<ForeignShard> foreign;
   std::unique_ptr<http::HttpServer> server;
   Gate gate;
   std::vector<bool> edges_shown = std::vector<bool>(handoff::edges().size());
@@ -372,6 +376,10 @@ Result<std::unique_ptr<GatewayShard>> GatewayShard::start(const GatewayShared& s
 
 std::uint16_t GatewayShard::port() const {
   return state_->server->port();
+}
+
+void GatewayShard::change_engines(const ForeignFleet::Change& change) {
+  state_->clock.post([s = state_.get(), change] { s->foreign->change(change); });
 }
 
 void GatewayShard::drain() {

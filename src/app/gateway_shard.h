@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 
+#include "app/foreign_fleet.h"
 #include "app/operator_access.h"
 #include "app/options.h"
 #include "app/placement_history.h"
@@ -42,6 +43,7 @@ struct GatewayShared {
   PlacementHistory& history;
   const OperatorAccess& operators;
   ResponseKeeping& responses;
+  ForeignFleet* fleet = nullptr;  // null: the engines are of this program
 };
 
 class GatewayShard {
@@ -56,6 +58,8 @@ class GatewayShard {
   GatewayShard& operator=(const GatewayShard&) = delete;
 
   std::uint16_t port() const;
+  // Engines of others come and go.
+  void change_engines(const ForeignFleet::Change& change);
   // Stops accepting, lets running requests finish.
   void drain();
   // True when a drain is complete.

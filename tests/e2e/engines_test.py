@@ -4,6 +4,7 @@
 """
 import argparse
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -37,6 +38,15 @@ def emulate(dialect, *settings, port=0):
 def serve(folder, *engines, extra=()):
     flags = [part for engine in engines for part in ("--engine", engine)]
     return Process("serve", "--port", "0", "--json", "--data-dir", folder, *flags, *extra)
+
+
+@contextlib.contextmanager
+def emulating(*arguments):
+    engine = emulate(*arguments)
+    try:
+        yield engine
+    finally:
+        engine.stop()
 
 
 def ask(port, method, path, body=None, headers=None, timeout=30):
@@ -206,6 +216,191 @@ def test_churn(folder):
         other.stop()
 
 
+def test_conversations(folder):
+    """Turns of a conversation go where its beginning is cached; explain and metrics tell."""
+    engines = [emulate("sglang", "ranks=2"), emulate("vllm"), emulate("llamacpp")]
+    gateway = serve(os.path.join(folder, "talk"), *(
+        f"{kind}=http://127.0.0.1:{engine.port}"
+        for kind, engine in zip(("sglang", "vllm", "llamacpp"), engines)),
+        extra=("--access-log", os.path.join(folder, "access.log")))
+    try:
+        wait_ready(gateway.port)
+        time.sleep(1.2)  # every engine has told its ranks
+        talks = [[] for _ in range(16)]
+        cached = [0] * len(talks)
+        for turn in range(4):
+            for number, messages in enumerate(talks):
+                messages.append({"role": "user", "content": f"{number} {turn} " + "words " * 300})
+                status, text = ask(gateway.port, "POST", "/v1/chat/completions",
+                                   {"model": "emulated", "messages": messages})
+                assert status == 200, text
+                answer = json.loads(text)
+                messages.append(answer["choices"][0]["message"])
+                usage = answer["usage"]
+                # All that was there a turn ago, but for a block or two at its end.
+                assert turn == 0 or \
+                    usage["prompt_tokens_details"]["cached_tokens"] > cached[number] - 64, usage
+                cached[number] = usage["prompt_tokens"]
+        metrics = ask(gateway.port, "GET", "/metrics")[1]
+        lines = [line for line in metrics.splitlines()
+                 if line.startswith("penstock_engine_hit_trust_ratio")]
+        assert lines and all(float(line.split()[-1]) > 0.9 for line in lines), lines
+        with open(os.path.join(folder, "access.log")) as log:
+            entry = [e for e in map(json.loads, log) if "chat" in e["route"]][-1]
+        done = subprocess.run([BINARY, "explain", entry["request_id"], "--data-dir",
+                               os.path.join(folder, "talk"), "--json"],
+                              capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done
+        leg = json.loads(done.stdout)["placements"][0]["prefill"]
+        assert len(leg["best"]) == 4 and leg["chosen"] == leg["best"][0]["rank"], leg
+    finally:
+        gateway.stop()
+        for engine in engines:
+            engine.stop()
+
+
+def test_rooms(folder):
+    """SGLang's legs: a room of its own for each, and the room names the prefill's rank."""
+    prefill = emulate("sglang", "mode=prefill", "ranks=4")
+    decode = emulate("sglang", "mode=decode")
+    gateway = serve(os.path.join(folder, "rooms"),
+                    f"sglang=http://127.0.0.1:{prefill.port},role=prefill",
+                    f"sglang=http://127.0.0.1:{decode.port},role=decode")
+    try:
+        wait_ready(gateway.port)
+        bodies = [chat(f"talk {i} " * 40, stream=bool(i % 2)) for i in range(40)]
+        expected = {}
+        with emulating("sglang") as plain:
+            for i, body in enumerate(bodies):
+                expected[i] = ask(plain.port, "POST", "/v1/chat/completions",
+                                  {**body, "stream": False})[1]
+        def send(i):
+            status, text = ask(gateway.port, "POST", "/v1/chat/completions", bodies[i])
+            assert status == 200, text
+            said = words(text) if i % 2 else json.loads(text)["choices"][0]["message"]["content"]
+            assert said == json.loads(expected[i])["choices"][0]["message"]["content"], (i, said)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(send, range(len(bodies))))
+        # A prefill that fails ends the decode at once, and the client hears of it.
+        ask(prefill.port, "POST", "/emulate/faults", {"status": 500})
+        began = time.monotonic()
+        status, text = ask(gateway.port, "POST", "/v1/chat/completions", chat("x"))
+        assert status >= 500 and time.monotonic() - began < 5, (status, text)
+        for engine in (prefill, decode):
+            wait_running(engine.port, 0)
+    finally:
+        gateway.stop()
+        prefill.stop()
+        decode.stop()
+
+
+def test_every_fault(folder):
+    """Each fault switch, before and between legs: no wrong text, nothing left running or held."""
+    faults = ({"status": 400}, {"status": 429}, {"status": 500}, {"status": 503}, {"delay_ms": 300},
+              {"cut_after": 0}, {"cut_after": 200}, {"cut_after": 900}, {"status": 500, "every": 2})
+    for kind, roles in (("vllm", ("", "")), ("sglang", ("", "")), ("llamacpp", ("", "")),
+                        ("vllm", ("prefill", "decode")), ("sglang", ("prefill", "decode"))):
+        modes = [[f"mode={role}"] if role and kind == "sglang" else [] for role in roles]
+        engines = [emulate(kind, "lease-ms=1500", *mode) for mode in modes]
+        words_of = {}
+        with emulating(kind) as plain:
+            for i in range(4):
+                text = ask(plain.port, "POST", "/v1/chat/completions", chat(str(i)))[1]
+                words_of[i] = json.loads(text)["choices"][0]["message"]["content"]
+        gateway = serve(os.path.join(folder, kind + roles[0]), *(
+            f"{kind}=http://127.0.0.1:{e.port}" + (f",role={role}" if role else "")
+            for e, role in zip(engines, roles)))
+
+        def send(number):
+            i, stream = number % 4, number % 8 < 4
+            status, text = ask(gateway.port, "POST", "/v1/chat/completions", chat(str(i), stream=stream))
+            if status != 200:
+                assert '"error"' in text, text
+            elif not stream:
+                assert json.loads(text)["choices"][0]["message"]["content"] == words_of[i], text
+            elif text.endswith("data: [DONE]\n\n"):
+                assert words(text) == words_of[i], text
+            else:
+                assert '{"error":' in text and words_of[i].startswith(words(text[:text.rindex("data: ")])), text
+            return status
+        try:
+            wait_ready(gateway.port)
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                for fault in faults:
+                    for engine in engines:
+                        ask(engine.port, "POST", "/emulate/faults", fault)
+                        list(pool.map(send, range(8)))
+                        ask(engine.port, "POST", "/emulate/faults", "{}")
+            for attempt in range(200):  # breakers close again, and all is as before
+                if send(attempt) == 200:
+                    break
+                time.sleep(0.05)
+            else:
+                raise AssertionError(f"{kind}: the engines are not used any more")
+            until = time.monotonic() + 10
+            for engine in engines:
+                wait_running(engine.port, 0)
+                while json.loads(ask(engine.port, "GET", "/emulate/stats")[1])["held"]:
+                    assert time.monotonic() < until, "blocks are held beyond their lease"
+                    time.sleep(0.05)
+        finally:
+            gateway.stop()
+            for engine in engines:
+                engine.stop()
+
+
+def test_engines_come_and_go(folder):
+    """A line of the engines' file comes or goes every second at load: none hangs, none fails."""
+    engines = [emulate("vllm", "token-ms=4") for _ in range(4)]
+    file = os.path.join(folder, "engines")
+
+    def write(count):
+        with open(file + ".new", "w") as out:
+            out.write("# which are there now\n")
+            out.writelines(f"vllm=http://127.0.0.1:{e.port}\n" for e in engines[:count])
+        os.rename(file + ".new", file)
+
+    write(1)
+    gateway = serve(os.path.join(folder, "fleet"), f"file={file}")
+    try:
+        wait_ready(gateway.port)
+        expected = {i: json.loads(ask(engines[0].port, "POST", "/v1/chat/completions",
+                                      chat(str(i)))[1])["choices"][0]["message"]["content"]
+                    for i in range(8)}
+        until = time.monotonic() + 7
+
+        def client(number):
+            done = 0
+            while time.monotonic() < until:
+                i = (number + done) % 8
+                status, stream = ask(gateway.port, "POST", "/v1/chat/completions",
+                                     chat(str(i), stream=True))
+                assert status == 200 and stream.endswith("data: [DONE]\n\n"), stream
+                assert words(stream) == expected[i], (words(stream), expected[i])
+                done += 1
+            return done
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            clients = [pool.submit(client, n) for n in range(8)]
+            for step in (4, 2, 3, 1, 4, 2):
+                write(step)
+                time.sleep(1)
+            assert sum(c.result(timeout=60) for c in clients) > 20
+        served = [json.loads(ask(e.port, "GET", "/emulate/stats")[1])["requests"] for e in engines]
+        assert all(served), served
+        # A mistake changes nothing.
+        with open(file, "w") as out:
+            out.write("vlm=http://x\n")
+        time.sleep(1.2)
+        assert ask(gateway.port, "POST", "/v1/chat/completions", chat("x"))[0] == 200
+        for engine in engines:
+            wait_running(engine.port, 0)
+    finally:
+        gateway.stop()
+        for engine in engines:
+            engine.stop()
+
+
 def test_faults(folder):
     engine = emulate("vllm")
     gateway = serve(os.path.join(folder, "faults"), f"vllm=http://127.0.0.1:{engine.port}")
@@ -232,7 +427,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", required=True)
     BINARY = os.path.abspath(parser.parse_args().binary)
-    for test in (test_every_dialect, test_refusals, test_faults,
+    for test in (test_every_dialect, test_refusals, test_faults, test_conversations, test_rooms,
+                 test_every_fault, test_engines_come_and_go,
                  test_client_goes_away, test_churn):
         with tempfile.TemporaryDirectory() as folder:
             began = time.monotonic()

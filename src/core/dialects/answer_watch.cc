@@ -53,25 +53,29 @@ void AnswerWatch::read_usage(std::string_view json) {
     return value && *value > 0 ? static_cast<std::uint64_t>(*value) : 0;
   };
   Usage usage = usage_.value_or(Usage());
+  const auto cached = [&](std::initializer_list<std::string_view> path) {
+    cached_told_ = cached_told_ || integer_at(json, path).has_value();
+    return count(path);
+  };
   const auto keep = [](std::uint64_t& field, std::uint64_t value) {
     if (value > 0) field = value;
   };
   if (api_ == WireApi::kMessages) {
     // Anthropic's input_tokens leave out what was cached; message_delta says only what is new.
-    const std::uint64_t cached = count({"cache_read_input_tokens"});
+    const std::uint64_t read = cached({"cache_read_input_tokens"});
     const std::uint64_t input =
-        count({"input_tokens"}) + cached + count({"cache_creation_input_tokens"});
+        count({"input_tokens"}) + read + count({"cache_creation_input_tokens"});
     keep(usage.prompt_tokens, input);
-    keep(usage.cached_tokens, cached);
+    keep(usage.cached_tokens, read);
     keep(usage.completion_tokens, count({"output_tokens"}));
   } else if (api_ == WireApi::kResponses) {
     keep(usage.prompt_tokens, count({"input_tokens"}));
-    keep(usage.cached_tokens, count({"input_tokens_details", "cached_tokens"}));
+    keep(usage.cached_tokens, cached({"input_tokens_details", "cached_tokens"}));
     keep(usage.completion_tokens, count({"output_tokens"}));
     keep(usage.reasoning_tokens, count({"output_tokens_details", "reasoning_tokens"}));
   } else {
     keep(usage.prompt_tokens, count({"prompt_tokens"}));
-    keep(usage.cached_tokens, count({"prompt_tokens_details", "cached_tokens"}));
+    keep(usage.cached_tokens, cached({"prompt_tokens_details", "cached_tokens"}));
     keep(usage.completion_tokens, count({"completion_tokens"}));
     keep(usage.reasoning_tokens, std::max(count({"completion_tokens_details", "reasoning_tokens"}),
                                           count({"reasoning_tokens"})));

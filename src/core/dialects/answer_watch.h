@@ -41,6 +41,8 @@ class AnswerWatch {
   bool failed() const { return failed_; }
   // What the engine reported; nothing until it did.
   const std::optional<Usage>& usage() const { return usage_; }
+  // It said how many of the prompt's tokens were cached, be it none.
+  bool cached_told() const { return cached_told_; }
   // finish_reason, stop_reason or status, in the API's own word; empty until it came.
   const std::string& finish() const { return finish_; }
 
@@ -55,6 +57,7 @@ class AnswerWatch {
   bool failed_ = false;
   std::optional<Usage> usage_;
   std::string finish_;
+  bool cached_told_ = false;
 };
 
 }  // namespace penstock::dialects

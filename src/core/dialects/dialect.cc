@@ -91,4 +91,16 @@ bool speaks(const Dialect& dialect, WireApi api) {
   return std::ranges::find(dialect.apis, api) != dialect.apis.end();
 }
 
+bool pins_rank(const Dialect& dialect, WireApi api) {
+  if (dialect.ranks == RankPin::kNone) return false;
+  return api == kChat || api == kCompletion ||
+         (dialect.kind == EngineKind::kSglang && api == kMessages);
+}
+
+std::string_view render_path(const Dialect& dialect, WireApi api) {
+  if (dialect.kind != EngineKind::kVllm) return {};
+  if (api == kChat) return "/v1/chat/completions/render";
+  return api == kCompletion ? "/v1/completions/render" : "";
+}
+
 }  // namespace penstock::dialects

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "core/dialects/json_body.h"
 #include "core/dialects/json_values.h"
 
 namespace penstock::dialects {
@@ -129,6 +130,7 @@ std::optional<std::vector<EngineModel>> parse_models(std::string_view json) {
     model.context_length = count_at(item, {"max_model_len"});
     if (model.context_length == 0) model.context_length = count_at(item, {"meta", "n_ctx_train"});
     model.root = string_at(item, {"root"}).value_or("");
+    model.is_adapter = string_at(item, {"parent"}).has_value();
     models.push_back(std::move(model));
   }
   return models;
@@ -213,6 +215,63 @@ std::optional<SglangInfo> parse_sglang_info(std::string_view json) {
   const bool anything = value_at(json, {"dp_size"}) || value_at(json, {"disaggregation_mode"}) ||
                         !info.version.empty();
   return anything ? std::optional(std::move(info)) : std::nullopt;
+}
+
+std::optional<std::vector<std::uint32_t>> parse_token_ids(std::string_view json) {
+  const auto skip_space = [&] {
+    json.remove_prefix(std::min(json.find_first_not_of(" \t\r\n"), json.size()));
+  };
+  const auto take = [&](char c) {
+    skip_space();
+    if (!json.starts_with(c)) return false;
+    json.remove_prefix(1);
+    return true;
+  };
+  std::vector<std::uint32_t> ids;
+  if (!take('[')) return std::nullopt;
+  for (bool more = !take(']'); more;) {
+    skip_space();
+    std::uint32_t id = 0;
+    const auto parsed = std::from_chars(json.data(), json.data() + json.size(), id);
+    if (parsed.ec != std::errc()) return std::nullopt;
+    json.remove_prefix(static_cast<std::size_t>(parsed.ptr - json.data()));
+    ids.push_back(id);
+    more = take(',');
+    if (!more && !take(']')) return std::nullopt;
+  }
+  skip_space();
+  return json.empty() ? std::optional(std::move(ids)) : std::nullopt;
+}
+
+std::optional<RenderedPrompt> parse_rendered(std::string_view json) {
+  // Completions may have several prompts, each rendered: only one can be placed by its cache.
+  if (const auto several = elements(json)) {
+    if (several->size() != 1) return std::nullopt;
+    json = several->front();
+  }
+  auto ids = value_at(json, {"token_ids"});
+  if (!ids) ids = value_at(json, {"tokens"});
+  auto tokens = ids ? parse_token_ids(*ids) : std::nullopt;
+  if (!tokens) return std::nullopt;
+  RenderedPrompt prompt;
+  prompt.tokens = std::move(*tokens);
+  for (const std::string_view kind : {"image", "video", "audio"}) {
+    const auto hashes = value_at(json, {"features", "mm_hashes", kind});
+    const auto places = value_at(json, {"features", "mm_placeholders", kind});
+    const auto hash_list = hashes ? elements(*hashes) : std::nullopt;
+    if (!hash_list || hash_list->empty()) continue;
+    const auto place_list = places ? elements(*places) : std::nullopt;
+    if (!place_list || place_list->size() != hash_list->size()) return std::nullopt;
+    for (std::size_t i = 0; i < hash_list->size(); ++i) {
+      const auto at = integer_at((*place_list)[i], {"offset"});
+      auto hash = decode_string((*hash_list)[i]);
+      if (!at || *at < 0 || !hash || std::cmp_greater_equal(*at, prompt.tokens.size()))
+        return std::nullopt;
+      prompt.media.push_back({static_cast<std::uint32_t>(*at), std::move(*hash)});
+    }
+  }
+  std::ranges::sort(prompt.media, {}, &RenderedPrompt::Media::token);
+  return prompt;
 }
 
 }  // namespace penstock::dialects

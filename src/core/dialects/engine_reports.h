@@ -21,6 +21,7 @@ struct EngineModel {
   std::string id;
   std::uint32_t context_length = 0;  // 0: not told
   std::string root;                  // what was loaded; a LoRA adapter's is its file
+  bool is_adapter = false;           // of another model, by vLLM's `parent`
 
   bool operator==(const EngineModel&) const = default;
 };
@@ -66,6 +67,21 @@ struct SglangInfo {
 };
 // GET /get_server_info and /server_info.
 std::optional<SglangInfo> parse_sglang_info(std::string_view json);
+
+// The prompt of a request as the engine would compute it: the answer of vLLM's render routes (one
+// prompt; its media by hash and first token) or of a /tokenize route. Nothing when it can't be
+// read.
+struct RenderedPrompt {
+  struct Media {
+    std::uint32_t token = 0;
+    std::string hash;
+  };
+  std::vector<std::uint32_t> tokens;
+  std::vector<Media> media;  // by token
+};
+std::optional<RenderedPrompt> parse_rendered(std::string_view json);
+// An array of token ids; nothing when it is anything else.
+std::optional<std::vector<std::uint32_t>> parse_token_ids(std::string_view json);
 
 // A line of the Prometheus text format.
 struct Sample {

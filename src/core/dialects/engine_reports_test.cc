@@ -12,7 +12,7 @@ TEST_CASE("engines: model lists of vLLM, SGLang and llama.cpp") {
       R"({"object":"list","data":[{"id":"meta-llama/Llama-3.1-8B","object":"model","owned_by":"vllm","root":"/models/llama","parent":null,"max_model_len":131072},{"id":"sql-lora","root":"/lora/sql","parent":"meta-llama/Llama-3.1-8B"}]})");
   REQUIRE(vllm.has_value());
   CHECK(*vllm == std::vector<EngineModel>{{"meta-llama/Llama-3.1-8B", 131072, "/models/llama"},
-                                          {"sql-lora", 0, "/lora/sql"}});
+                                          {"sql-lora", 0, "/lora/sql", true}});
   const auto llama = parse_models(
       R"({"models":[{"name":"q"}],"object":"list","data":[{"id":"qwen.gguf","meta":{"n_ctx_train":32768,"n_vocab":1}}]})");
   REQUIRE(llama.has_value());
@@ -87,7 +87,41 @@ TEST_CASE("engines: labels are read with their escapes, and by whole names") {
   CHECK_FALSE(label(R"(engine=3)", "engine").has_value());
 }
 
+TEST_CASE("engines: rendered prompts, with what stands for media") {
+  const auto chat = parse_rendered(
+      R"({"token_ids":[1, 2,3,4],"features":{"mm_hashes":{"image":["h2","h1"]},"mm_placeholders":{"image":[{"offset":3,"length":1},{"offset":1,"length":2}]}}})");
+  REQUIRE(chat.has_value());
+  CHECK(chat->tokens == std::vector<std::uint32_t>{1, 2, 3, 4});
+  REQUIRE(chat->media.size() == 2);
+  CHECK(chat->media[0].token == 1);
+  CHECK(chat->media[0].hash == "h1");
+  CHECK(parse_rendered(R"([{"token_ids":[5]}])")->tokens == std::vector<std::uint32_t>{5});
+  CHECK(parse_rendered(R"({"count":2,"tokens":[7,8]})")->tokens.size() == 2);
+  for (
+      const auto* bad :
+      {"", "{}", R"([{"token_ids":[1]},{"token_ids":[2]}])", R"({"token_ids":[1,]})",
+       R"({"token_ids":[-1]})", R"({"token_ids":[4294967296]})", R"({"token_ids":[1.5]})",
+       R"({"token_ids":["1"]})", R"({"token_ids":[1],"features":{"mm_hashes":{"image":["h"]}}})",
+       R"({"token_ids":[1],"features":{"mm_hashes":{"image":["h"]},"mm_placeholders":{"image":[{"offset":1}]}}})"})
+    CHECK_FALSE(parse_rendered(bad).has_value());
+  CHECK(parse_token_ids(" [ ] ")->empty());
+  CHECK_FALSE(parse_token_ids("[1] 2").has_value());
+  CHECK_FALSE(parse_token_ids("[[1]]").has_value());
+  CHECK(parse_models(
+            R"({"data":[{"id":"base","parent":null},{"id":"ad","root":"/f","parent":"base"}]})")
+            ->at(1)
+            .is_adapter);
+}
+
 TEST_CASE("engines: the table") {
+  for (const auto api : {WireApi::kChat, WireApi::kCompletion}) {
+    CHECK(pins_rank(dialect(EngineKind::kVllm), api));
+    CHECK(pins_rank(dialect(EngineKind::kSglang), api));
+    CHECK_FALSE(pins_rank(dialect(EngineKind::kLlamaCpp), api));
+  }
+  CHECK(pins_rank(dialect(EngineKind::kSglang), WireApi::kMessages));
+  CHECK_FALSE(pins_rank(dialect(EngineKind::kSglang), WireApi::kResponses));
+  CHECK_FALSE(pins_rank(dialect(EngineKind::kVllm), WireApi::kMessages));
   CHECK(engine_kind("vllm") == EngineKind::kVllm);
   CHECK(engine_kind("llamacpp") == EngineKind::kLlamaCpp);
   CHECK_FALSE(engine_kind("VLLM").has_value());

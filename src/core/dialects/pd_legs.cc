@@ -69,6 +69,9 @@ PrefillReply read_prefill_reply(std::string_view body) {
     reply.expires_at = number_at(*params, {"remote_blocks_expiry_time"});
   }
   const auto cached = integer_at(body, {"usage", "prompt_tokens_details", "cached_tokens"});
+  if (const auto all = integer_at(body, {"usage", "prompt_tokens"}); all && *all > 0)
+    reply.prompt_tokens = static_cast<std::uint64_t>(*all);
+  reply.cached_told = cached.has_value();
   if (cached && *cached > 0) reply.cached_tokens = static_cast<std::uint64_t>(*cached);
   return reply;
 }

@@ -40,6 +40,8 @@ struct PrefillReply {
   std::optional<std::string> params;  // nothing: decode goes plain and computes again
   std::optional<double> expires_at;   // unix seconds, by the engine's clock
   std::uint64_t cached_tokens = 0;    // the prefill's own, which is what is billed
+  bool cached_told = false;           // it said so, be it none
+  std::uint64_t prompt_tokens = 0;
 };
 PrefillReply read_prefill_reply(std::string_view body);
 

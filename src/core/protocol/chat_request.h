@@ -67,6 +67,7 @@ struct ChatRequest {
   std::string_view max_tokens_field = "max_tokens";  // or "max_completion_tokens": what was sent
   std::string_view prompt_field = "messages";        // or "prompt": where the prompt came from
   bool fit_max_tokens = false;  // a max_tokens beyond the context's end means up to that end
+  bool truncates = false;       // of what doesn't fit the context the oldest turns may be dropped
   bool has_seed = false;
   bool stream = false;
   bool include_usage = false;

@@ -1,5 +1,6 @@
 #include "core/protocol/completion_request.h"
 
+#include <fmt/format.h>
 #include <limits>
 
 #include "core/protocol/json_fields.h"
@@ -37,33 +38,41 @@ Status refuse_unsupported(JsonRef body, ChatRequest& request) {
   return unsupported(format, "is not supported here, use /v1/chat/completions");
 }
 
-Status read_ids(JsonRef list, CompletionRequest& out) {
-  TRY_STATUS(expect_array(list));
-  auto& ids = out.ids.emplace();
+Result<CompletionPrompt> read_ids(JsonRef list) {
+  CompletionPrompt prompt;
+  auto& ids = prompt.ids.emplace();
   for (auto item = list.first_child(); item; item = item.next_sibling()) {
     TRY(const auto id, read_integer(item, {0, kTokenIdMax}));
     ids.push_back(static_cast<TokenId>(id));
   }
   if (ids.empty()) return invalid_value(list, "must not be empty");
-  return {};
+  return prompt;
 }
 
-Status read_prompt(JsonRef body, CompletionRequest& out) {
-  TRY(auto prompt, required_member(body, "prompt"));
-  if (prompt.is_array()) {
-    const auto first = prompt.first_child();
-    if (!first) return invalid_value(prompt, "must not be empty");
-    if (first.is_number()) return read_ids(prompt, out);
-    if (first.next_sibling())
-      return unsupported(prompt,
-                         "several prompts in one request are not supported here; send a request "
-                         "for each");
-    prompt = first;
-    if (prompt.is_array()) return read_ids(prompt, out);
+Result<CompletionPrompt> read_prompt(JsonRef value) {
+  if (value.is_array()) return read_ids(value);
+  if (value.is_string()) return CompletionPrompt{.text = value.string()};
+  return invalid_type(value, "a string or an array of token ids");
+}
+
+// A list that begins with a number is one prompt.
+Status read_prompts(JsonRef body, const ChatLimits& limits, CompletionRequest& out) {
+  TRY(const auto prompt, required_member(body, "prompt"));
+  const auto first = prompt.is_array() ? prompt.first_child() : JsonRef();
+  if (prompt.is_array() && !first) return invalid_value(prompt, "must not be empty");
+  if (!first || first.is_number()) {
+    TRY(out.prompts.emplace_back(), read_prompt(prompt));
+    return {};
   }
-  if (!prompt.is_string())
-    return invalid_type(prompt, "a string, an array of token ids, or an array with one of them");
-  out.text = prompt.string();
+  const std::uint32_t choices = out.chat.sampling.choices;
+  for (auto item = first; item; item = item.next_sibling()) {
+    if ((out.prompts.size() + 1) * choices > limits.choices_max) {
+      return invalid_value(prompt, fmt::format("may ask for at most {} answers in one request, {} "
+                                               "for each prompt; send several requests",
+                                               limits.choices_max, choices));
+    }
+    TRY(out.prompts.emplace_back(), read_prompt(item));
+  }
   return {};
 }
 
@@ -102,8 +111,8 @@ Result<CompletionRequest> parse_completion_request(std::string_view body,
   chat.prompt_field = "prompt";
   TRY_STATUS(read_identity(root, chat));
   TRY_STATUS(refuse_unsupported(root, chat));
-  TRY_STATUS(read_prompt(root, request));
   TRY_STATUS(read_sampling(root, limits, chat));
+  TRY_STATUS(read_prompts(root, limits, request));
   TRY_STATUS(read_logprobs(root, request));
   TRY_STATUS(read_best_of(root, limits, chat));
   chat.sampling.max_tokens = kDefaultMaxTokens;

@@ -1,8 +1,9 @@
 // Completions request (the older API of OpenAI): a bare prompt, a text or token ids, and how to go
 // on from it.
 //
-// max_tokens is 16 when it is not given, as in OpenAI's API. One prompt a request: a list of one is
-// taken, of several refused. Refused too, since they change the answer: suffix (no model here fills
+// max_tokens is 16 when it is not given, as in OpenAI's API. Several prompts in one request are
+// answered with n choices each; together as many as one prompt may ask for. Refused, since they
+// change the answer: suffix (no model here fills
 // in the middle), best_of above n, echo with logprobs (those of the prompt are not computed), an
 // answer format, and what asks for the prompt's own logprobs. Unknown fields are ignored.
 //
@@ -20,11 +21,15 @@
 
 namespace penstock::protocol {
 
+struct CompletionPrompt {
+  std::string text = {};
+  std::optional<std::vector<TokenId>> ids = {};  // not empty; instead of the text
+};
+
 struct CompletionRequest {
-  ChatRequest chat;  // without a conversation
-  std::string text;
-  std::optional<std::vector<TokenId>> ids;  // not empty; instead of the text
-  bool echo = false;                        // the prompt goes before the answer
+  ChatRequest chat;                       // without a conversation
+  std::vector<CompletionPrompt> prompts;  // not empty
+  bool echo = false;                      // the prompt goes before the answer
 };
 
 Result<CompletionRequest> parse_completion_request(std::string_view body,

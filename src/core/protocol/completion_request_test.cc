@@ -15,12 +15,13 @@ Result<CompletionRequest> parse(std::string_view members) {
 
 }  // namespace
 
-TEST_CASE("a prompt is a text or ids, alone or in a list of one") {
+TEST_CASE("a prompt is a text or ids, alone or in a list") {
   for (const char* prompt : {R"("Hi")", R"(["Hi"])"}) {
     const auto request = parse(fmt::format(R"("prompt":{})", prompt));
     REQUIRE(request);
-    CHECK(request->text == "Hi");
-    CHECK(!request->ids);
+    REQUIRE(request->prompts.size() == 1);
+    CHECK(request->prompts[0].text == "Hi");
+    CHECK(!request->prompts[0].ids);
     CHECK(!request->echo);
     const ChatRequest& chat = request->chat;
     CHECK(chat.model == "m");
@@ -32,8 +33,23 @@ TEST_CASE("a prompt is a text or ids, alone or in a list of one") {
   for (const char* prompt : {"[7,0,4294967295]", "[[7,0,4294967295]]"}) {
     const auto request = parse(fmt::format(R"("prompt":{})", prompt));
     REQUIRE(request);
-    CHECK(request->ids == std::vector<TokenId>{7, 0, 4294967295U});
+    REQUIRE(request->prompts.size() == 1);
+    CHECK(request->prompts[0].ids == std::vector<TokenId>{7, 0, 4294967295U});
   }
+  const auto several = parse(R"("prompt":["Hi",[3,4],""])");
+  REQUIRE(several);
+  REQUIRE(several->prompts.size() == 3);
+  CHECK(several->prompts[0].text == "Hi");
+  CHECK(several->prompts[1].ids == std::vector<TokenId>{3, 4});
+  CHECK(!several->prompts[2].ids);
+  const std::string many = [] {
+    std::string list = "\"a\"";
+    for (int i = 1; i < 64; ++i)
+      list += ",\"a\"";
+    return list;
+  }();
+  CHECK(parse(R"("n":2,"prompt":[)" + many + "]"));
+  CHECK(!parse(R"("n":2,"prompt":[)" + many + ",\"a\"]"));
 }
 
 TEST_CASE("fields of a completion, unknown ones and nulls among them") {
@@ -88,8 +104,10 @@ TEST_CASE("what a completion can't be is refused by name") {
            Case{R"("prompt":[1,-1])", "prompt[1]", "invalid_value"},
            Case{R"("prompt":[[1,2.5]])", "prompt[0][1]", "invalid_value"},
            Case{R"("prompt":[4294967296])", "prompt[0]", "invalid_value"},
-           Case{R"("prompt":["a","b"])", "prompt", "unsupported_parameter"},
-           Case{R"("prompt":[[1],[2]])", "prompt", "unsupported_parameter"},
+           Case{R"("prompt":["a",7])", "prompt[1]", "invalid_type"},
+           Case{R"("prompt":[[1],[]])", "prompt[1]", "invalid_value"},
+           Case{R"("prompt":["a",null])", "prompt[1]", "invalid_type"},
+           Case{R"("n":128,"prompt":["a","b"])", "prompt", "invalid_value"},
            Case{R"("prompt":"a","suffix":"b")", "suffix", "unsupported_parameter"},
            Case{R"("prompt":"a","best_of":2)", "best_of", "unsupported_parameter"},
            Case{R"("prompt":"a","n":3,"best_of":2)", "best_of", "invalid_value"},

@@ -98,6 +98,10 @@ class Writer : public AnswerWriter {
     ENSURE(!over_ && choice < choices_.size() && choices_[choice].finish.empty());
     return choices_[choice];
   }
+  std::string_view echo_of(std::uint32_t choice) const {
+    if (answer_.echoes.empty()) return {};
+    return answer_.echoes[choice * answer_.echoes.size() / choices_.size()];
+  }
   void take_logprobs(ChoiceState& state, const ChatDelta& delta) const {
     if (answer_.top_logprobs >= 0) state.logprobs.add(delta.logprobs);
   }
@@ -148,9 +152,8 @@ class StreamWriter final : public Writer {
   using Writer::Writer;
 
   void start(const Usage&, std::string& out) override {
-    if (answer_.echo.empty()) return;
     for (std::uint32_t i = 0; i < choices_.size(); ++i)
-      chunk(i, answer_.echo, out);
+      if (!echo_of(i).empty()) chunk(i, echo_of(i), out);
   }
   void add(const ChatDelta& delta, std::string& out) override {
     ChoiceState& state = open(delta.choice);
@@ -194,8 +197,8 @@ class CollectorWriter final : public Writer {
   using Writer::Writer;
 
   void start(const Usage&, std::string&) override {
-    for (ChoiceState& state : choices_)
-      state.text = answer_.echo;
+    for (std::uint32_t i = 0; i < choices_.size(); ++i)
+      choices_[i].text = echo_of(i);
   }
   void add(const ChatDelta& delta, std::string&) override {
     ChoiceState& state = open(delta.choice);

@@ -67,7 +67,7 @@ TEST_CASE("the bytes of a completion, streamed and whole") {
 TEST_CASE("choices, an echo and usage: a stream folds into the whole") {
   CompletionAnswer answer = kAnswer;
   answer.choices = 2;
-  answer.echo = "Once \u00e9";
+  answer.echoes = {"Once \u00e9"};
   answer.include_usage = true;
   Both both(answer);
   both.add(1, " upon");

@@ -23,10 +23,14 @@ Status refuse_unsupported(JsonRef body) {
   if (const auto prompt = optional_member(body, "prompt")) {
     return unsupported(prompt, "prompt templates are not supported here, send input");
   }
-  if (const auto truncation = optional_member(body, "truncation")) {
-    TRY(const auto index, read_choice(truncation, {"disabled", "auto"}));
-    if (index == 1) return unsupported(truncation, "is not supported here; shorten the input");
-  }
+  return {};
+}
+
+Status read_truncation(JsonRef body, ChatRequest& chat) {
+  const auto truncation = optional_member(body, "truncation");
+  if (!truncation) return {};
+  TRY(const auto index, read_choice(truncation, {"disabled", "auto"}));
+  chat.truncates = index == 1;
   return {};
 }
 
@@ -372,6 +376,7 @@ Result<ResponsesRequest> parse_responses_request(std::string_view body, const Se
   request.chat.prompt_field = "input";
   TRY_STATUS(read_identity(root, request.chat));
   TRY_STATUS(refuse_unsupported(root));
+  TRY_STATUS(read_truncation(root, request.chat));
   TRY_STATUS(read_flags(root, request));
   auto& messages = request.chat.conversation.messages;
   TRY_STATUS(read_instructions(root, messages));

@@ -9,8 +9,8 @@
 // Declarations of hosted tools (web_search, ...), of custom tools and of namespaces are accepted
 // whatever they hold, because agents send them always; the model is offered functions, those of
 // namespaces included. Refused by name (kUnsupported): images and files, structured output,
-// `conversation`, `prompt` templates, truncation "auto", a tool_choice of anything but functions.
-// Unknown fields are ignored, null means absent.
+// `conversation`, `prompt` templates, a tool_choice of anything but functions. Unknown fields are
+// ignored, null means absent.
 //
 // Invariants: as ChatRequest, except that without `input` there may be no message until
 // complete_conversation(); `echo` is the same for equal requests. Errors: as chat_request.h.

@@ -32,12 +32,13 @@ std::string data_event(const std::string& json) {
 }  // namespace
 
 Emulator::Answer::Answer(Emulator& emulator, HttpExchange& exchange, const JsonBody& body,
-                         WireApi api, const Faults& faults, const bool& gone)
+                         WireApi api, const Setting& setting, const bool& gone)
     : emulator_(emulator),
       exchange_(exchange),
       body_(body),
       api_(api),
-      faults_(faults),
+      faults_(setting.faults),
+      rank_(setting.rank),
       gone_(gone),
       prompt_(prompt_of(body)),
       tokens_(emulator.options_.tokens) {
@@ -97,6 +98,16 @@ std::string Emulator::Answer::hold_blocks() {
       id, quoted(exchange_.request().header("x-request-id")), prompt_tokens_, expiry);
 }
 
+void Emulator::Answer::use_cache() {
+  if (api_ == WireApi::kTokenize) return;
+  for (const std::string_view key : {"messages", "prompt", "input"}) {
+    const auto value = body_.value(key);
+    if (!value) continue;
+    const std::uint64_t held = emulator_.caches_[rank_].use(*value) * BlockCache::kBlockTokens;
+    cached_tokens_ = std::max(cached_tokens_, std::min(held, prompt_tokens_));
+  }
+}
+
 Task<void> Emulator::Answer::run() {
   if (!read_legs()) {
     HttpResponse response;
@@ -105,8 +116,9 @@ Task<void> Emulator::Answer::run() {
     static_cast<void>(co_await exchange_.respond(std::move(response)));
     co_return;
   }
-  co_await Sleep(emulator_.clock_, emulator_.options_.first_token);
+  co_await emulator_.wait(emulator_.options_.first_token, gone_);
   if (gone_) co_return;
+  use_cache();
   if (body_.is_true("stream")) {
     co_await stream();
   } else {
@@ -156,7 +168,7 @@ std::string Emulator::Answer::whole_body(const std::string& text) const {
 Task<void> Emulator::Answer::whole() {
   std::string text;
   for (const std::string& word : emulated_words(prompt_, tokens_)) {
-    if (!text.empty()) co_await Sleep(emulator_.clock_, emulator_.options_.token_time);
+    if (!text.empty()) co_await emulator_.wait(emulator_.options_.token_time, gone_);
     if (gone_) co_return;
     text += word;
   }
@@ -253,7 +265,7 @@ Task<void> Emulator::Answer::stream() {
   if (!co_await send(first_events())) co_return;
   std::string text;
   for (const std::string& word : emulated_words(prompt_, tokens_)) {
-    if (!text.empty()) co_await Sleep(emulator_.clock_, emulator_.options_.token_time);
+    if (!text.empty()) co_await emulator_.wait(emulator_.options_.token_time, gone_);
     if (!co_await send(word_event(word))) co_return;
     text += word;
   }

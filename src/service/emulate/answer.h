@@ -11,13 +11,18 @@ namespace penstock::emulate {
 
 class Emulator::Answer {
  public:
+  struct Setting {
+    Faults faults;
+    std::size_t rank = 0;
+  };
   Answer(Emulator& emulator, HttpExchange& exchange, const dialects::JsonBody& body,
-         dialects::WireApi api, const Faults& faults, const bool& gone);
+         dialects::WireApi api, const Setting& setting, const bool& gone);
   Task<void> run();
 
  private:
   // Reads kv_transfer_params; false when they are wrong, and then refusal_ is the answer.
   bool read_legs();
+  void use_cache();
   std::string hold_blocks();
   Task<void> whole();
   Task<void> stream();
@@ -35,6 +40,7 @@ class Emulator::Answer {
   const dialects::JsonBody& body_;
   const dialects::WireApi api_;
   const Faults faults_;
+  const std::size_t rank_;
   const bool& gone_;
   std::uint64_t prompt_ = 0;
   std::uint64_t prompt_tokens_ = 1;

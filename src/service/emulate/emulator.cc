@@ -31,7 +31,10 @@ constexpr std::array kKeys = {"model"sv,
                               "max_tokens"sv,
                               "max_completion_tokens"sv,
                               "max_output_tokens"sv,
-                              "kv_transfer_params"sv};
+                              "kv_transfer_params"sv,
+                              "bootstrap_host"sv,
+                              "bootstrap_port"sv,
+                              "bootstrap_room"sv};
 constexpr std::array kInferenceApis = {WireApi::kChat, WireApi::kCompletion, WireApi::kResponses,
                                        WireApi::kMessages, WireApi::kTokenize};
 
@@ -68,12 +71,19 @@ Status set_option(EmulatorOptions& o, std::string_view text) {
   const std::string_view value = text.substr(std::min(equals + 1, text.size()));
   if (name == "model") return o.model = value, Status();
   if (name == "key") return o.key = value, Status();
-  constexpr std::array kNumbers = {
-      "ranks"sv,     "tokens"sv,       "first-token-ms"sv, "token-ms"sv,        "lease-ms"sv,
-      "old-forms"sv, "fault-status"sv, "fault-delay-ms"sv, "fault-cut-after"sv, "fault-every"sv};
+  if (name == "mode") {
+    if (value != "null" && value != "prefill" && value != "decode")
+      return fail(kInvalidArgument, "mode: there are null, prefill, decode (of SGLang)");
+    return o.mode = value, Status();
+  }
+  constexpr std::array kNumbers = {"ranks"sv,           "tokens"sv,       "first-token-ms"sv,
+                                   "token-ms"sv,        "lease-ms"sv,     "cache-tokens"sv,
+                                   "old-forms"sv,       "fault-status"sv, "fault-delay-ms"sv,
+                                   "fault-cut-after"sv, "fault-every"sv};
   if (std::ranges::find(kNumbers, name) == kNumbers.end())
-    return fail(kInvalidArgument, fmt::format("\"{}\" is no setting; there are model, key, {}",
-                                              name, fmt::join(kNumbers, ", ")));
+    return fail(kInvalidArgument,
+                fmt::format("\"{}\" is no setting; there are model, key, mode, {}", name,
+                            fmt::join(kNumbers, ", ")));
   TRY(const std::uint64_t number, whole(name, value));
   const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(number, 1'000'000));
   const Duration time = std::chrono::milliseconds(count);
@@ -82,6 +92,7 @@ Status set_option(EmulatorOptions& o, std::string_view text) {
   if (name == "first-token-ms") o.first_token = time;
   if (name == "token-ms") o.token_time = time;
   if (name == "lease-ms") o.lease = time;
+  if (name == "cache-tokens") o.cache_tokens = static_cast<std::size_t>(number);
   if (name == "old-forms") o.old_forms = number != 0;
   if (name == "fault-status") o.faults.status = static_cast<int>(std::min(count, 599U));
   if (name == "fault-delay-ms") o.faults.delay = time;
@@ -114,7 +125,8 @@ Emulator::Emulator(Clock& clock, EmulatorOptions options, std::function<double()
     : clock_(clock),
       options_(std::move(options)),
       unix_seconds_(std::move(unix_seconds)),
-      running_of_rank_(options_.ranks) {}
+      running_of_rank_(options_.ranks),
+      caches_(options_.ranks, BlockCache(options_.cache_tokens / BlockCache::kBlockTokens)) {}
 
 Task<void> Emulator::handle(std::unique_ptr<HttpExchange> exchange) {
   const HttpRequest& request = exchange->request();
@@ -161,8 +173,9 @@ std::optional<HttpResponse> Emulator::get(const HttpRequest& request) const {
     if (path == loads_path) return loads();
     if (path == "/get_server_info" || path == "/server_info")
       return json(fmt::format(
-          R"({{"disaggregation_mode":"null","dp_size":{},"load_balance_method":"round_robin","version":"0.5.6"}})",
-          options_.ranks));
+          R"({{"disaggregation_mode":"{}","disaggregation_bootstrap_port":8998,"dp_size":{},"load_balance_method":"{}","version":"0.5.6"}})",
+          options_.mode, options_.ranks,
+          options_.mode == "null" ? "round_robin" : "follow_bootstrap_room"));
   }
   if (kind == EngineKind::kLlamaCpp && path == "/slots") return loads();
   if (kind == EngineKind::kLlamaCpp && path == "/props")
@@ -233,6 +246,12 @@ HttpResponse Emulator::set_faults(const HttpRequest& request) {
   return json("{}");
 }
 
+Task<void> Emulator::wait(Duration time, const bool& gone) {
+  constexpr Duration kLook = std::chrono::milliseconds(20);
+  for (; time > Duration::zero() && !gone; time -= kLook)
+    co_await Sleep(clock_, std::min(time, kLook));
+}
+
 bool Emulator::fault_now() {
   return ++requests_ % options_.faults.every == 0;
 }
@@ -266,16 +285,26 @@ Task<void> Emulator::infer(HttpExchange& exchange, WireApi api) {
     }
   };
   std::size_t rank = requests_ % options_.ranks;
+  if (body && options_.mode != "null" && !refusal) {
+    const auto room = body->value("bootstrap_room");
+    const auto number = room ? whole("bootstrap_room", *room) : Result<std::uint64_t>(0);
+    if (!room || !number || !body->string("bootstrap_host") || !body->has("bootstrap_port")) {
+      refusal =
+          refuse(400, "a server of this disaggregation mode needs bootstrap_host, _port, _room");
+    } else if (options_.mode == "prefill") {
+      rank = *number % options_.ranks;
+    }
+  }
   if (const auto pinned = whole("rank", exchange.request().header("x-data-parallel-rank")))
     rank = *pinned % options_.ranks;
   const Running running(*this, rank);
   bool gone = false;
   exchange.on_disconnect([&gone] { gone = true; });
-  if (faults.delay > Duration::zero()) co_await Sleep(clock_, faults.delay);
+  co_await wait(faults.delay, gone);
   if (refusal) {
     if (!gone) static_cast<void>(co_await exchange.respond(std::move(*refusal)));
-  } else {
-    Answer answer(*this, exchange, *body, api, faults, gone);
+  } else if (!gone) {
+    Answer answer(*this, exchange, *body, api, {faults, rank}, gone);
     co_await answer.run();
   }
   exchange.on_disconnect([] {});

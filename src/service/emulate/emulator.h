@@ -4,10 +4,12 @@
 // It answers the routes that the engine has, in its shapes: health, model list, load reports (old
 // forms too), Chat Completions, Completions, Responses, Messages, tokenize. The text is a function
 // of the prompt alone, as greedy decoding is, so every emulator of one model gives the same answer
-// and a wrong answer shows. Tokens come at set times. As vLLM's prefill leg (kv_transfer_params
+// and a wrong answer shows. Tokens come at set times. Each rank has a prefix cache, and usage says
+// how much of a prompt was in it. As vLLM's prefill leg (kv_transfer_params
 // with do_remote_decode) it computes one token, names its blocks and holds them until the lease
 // ends; a decode leg that comes with blocks whose lease is over gets what then lies in them: wrong
-// text, with 200, as the real one does.
+// text, with 200, as the real one does. As an SGLang server of a disaggregation mode it takes only
+// requests with host, port and room, and a prefill one works on the rank that the room names.
 //
 // Faults are switched on at start or by POST /emulate/faults {"status", "delay_ms", "cut_after",
 // "every"}: a status instead of an answer, a pause before it, an answer cut at that byte of its
@@ -32,6 +34,7 @@
 #include "core/dialects/json_body.h"
 #include "port/clock.h"
 #include "port/http.h"
+#include "service/emulate/block_cache.h"
 
 namespace penstock::emulate {
 
@@ -51,7 +54,9 @@ struct EmulatorOptions {
   Duration token_time = std::chrono::milliseconds(5);
   std::uint32_t tokens = 16;  // of an answer, unless the client wants fewer
   Duration lease = std::chrono::seconds(30);
-  bool old_forms = false;  // load reports as older versions give them
+  std::size_t cache_tokens = std::size_t{1} << 18;  // of each rank's prefix cache
+  std::string mode = "null";  // SGLang's disaggregation mode: null, prefill, decode
+  bool old_forms = false;     // load reports as older versions give them
   Faults faults;
 };
 
@@ -85,6 +90,8 @@ class Emulator {
   HttpResponse set_faults(const HttpRequest& request);
   Task<void> infer(HttpExchange& exchange, dialects::WireApi api);
   bool fault_now();
+  // Waits so long, or until the client has gone.
+  Task<void> wait(Duration time, const bool& gone);
 
   Clock& clock_;
   EmulatorOptions options_;
@@ -92,6 +99,7 @@ class Emulator {
   std::uint64_t requests_ = 0;
   std::uint32_t running_ = 0;
   std::vector<std::uint32_t> running_of_rank_;
+  std::vector<BlockCache> caches_;                // by rank
   std::map<std::uint64_t, Clock::TimerId> held_;  // blocks of prefill legs, by id
 };
 

@@ -76,7 +76,67 @@ std::string content(std::string_view body) {
 constexpr auto kChat =
     R"({"model":"emulated","messages":[{"role":"user","content":"hi"}],"max_tokens":8})";
 
+std::int64_t cached(const Answered& answered) {
+  return *dialects::integer_at(answered.body, {"usage", "prompt_tokens_details", "cached_tokens"});
+}
+
 }  // namespace
+
+TEST_CASE("emulate: what was computed is cached, by rank, until newer prompts need the room") {
+  EmulatorOptions options = of(EngineKind::kVllm);
+  REQUIRE(set_option(options, "cache-tokens=160"));
+  REQUIRE(set_option(options, "ranks=2"));
+  Rig rig(options);
+  const auto ask = [&](char letter, std::string_view rank) {
+    const auto answered =
+        rig.begin("POST", "/v1/completions", R"({"prompt":")" + std::string(399, letter) + R"("})",
+                  {{"x-data-parallel-rank", std::string(rank)}});
+    rig.clock.advance(10s);
+    return cached(*answered);
+  };
+  CHECK(ask('a', "0") == 0);
+  CHECK(ask('a', "0") == 96);  // whole blocks of 400 bytes and a quote
+  CHECK(ask('a', "1") == 0);
+  CHECK(ask('b', "0") == 0);
+  CHECK(ask('a', "0") == 64);  // six blocks of b left four of the ten
+}
+
+TEST_CASE("emulate: an SGLang server of a mode wants a room, and the room names prefill's rank") {
+  for (const std::string mode : {"prefill", "decode"}) {
+    EmulatorOptions options = of(EngineKind::kSglang);
+    REQUIRE(set_option(options, "mode=" + mode));
+    REQUIRE(set_option(options, "ranks=3"));
+    Rig rig(options);
+    CHECK(rig.post(WireApi::kChat, kChat).status == 400);
+    const std::string with = std::string(kChat).substr(0, std::string_view(kChat).size() - 1) +
+                             R"(,"bootstrap_host":"p","bootstrap_port":8998,"bootstrap_room":)";
+    CHECK(rig.post(WireApi::kChat, with + "-1}").status == 400);
+    const auto running = rig.begin("POST", "/v1/chat/completions", with + "8}");
+    const auto loads = rig.begin("GET", "/v1/loads", "");
+    if (mode == "prefill")
+      CHECK(loads->body.find(R"("dp_rank":2,"num_running_reqs":1)") != std::string::npos);
+    const auto info = dialects::parse_sglang_info(rig.begin("GET", "/server_info", "")->body);
+    REQUIRE(info.has_value());
+    CHECK(info->disaggregation_mode == mode);
+    CHECK(info->load_balance_method == "follow_bootstrap_room");
+    rig.clock.advance(10s);
+    CHECK(running->status == 200);
+  }
+  EmulatorOptions options;
+  CHECK_FALSE(set_option(options, "mode=both"));
+}
+
+TEST_CASE("emulate: a fault's delay ends with the client") {
+  EmulatorOptions options = of(EngineKind::kVllm);
+  REQUIRE(set_option(options, "fault-delay-ms=600000"));
+  Rig rig(options);
+  const auto slow = rig.begin("POST", "/v1/chat/completions", kChat);
+  rig.clock.advance(1s);
+  CHECK(rig.emulator.running() == 1);
+  slow->disconnect();
+  rig.clock.advance(50ms);
+  CHECK(rig.emulator.running() == 0);
+}
 
 TEST_CASE("emulate: what each engine tells of itself") {
   for (const EngineKind kind : {EngineKind::kVllm, EngineKind::kSglang, EngineKind::kLlamaCpp}) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/hash.h"
 #include "core/dialects/json_body.h"
 
 namespace penstock::foreign {
@@ -15,10 +14,9 @@ using enum ErrorCode;
 
 constexpr Duration kProbeInterval = 1s;
 constexpr Duration kProbeTimeout = 2s;
+constexpr Duration kRenderTimeout = 2s;
+constexpr std::uint32_t kRanksMax = 1024;
 constexpr std::uint32_t kFailedProbesMax = 2;
-// Engines within this much of the least load may be chosen for their cache.
-constexpr double kNearlyFactor = 1.25;
-constexpr double kNearlyExtra = 2;
 constexpr std::size_t kProbeBytesMax = std::size_t{8} << 20;
 
 double total(std::span<const dialects::RankLoad> loads) {
@@ -49,13 +47,38 @@ double Engine::load() const {
   return running + std::max(0.0, total(loads) - running_at_report);
 }
 
+double Engine::load(std::uint32_t rank) const {
+  const auto reported = std::ranges::find(loads, rank, &dialects::RankLoad::rank);
+  const double told = reported == loads.end() ? 0 : total(std::span(&*reported, 1));
+  return use[rank].running + std::max(0.0, told - use[rank].at_report);
+}
+
+EngineSet::EngineSet(Clock& clock, std::function<void(std::string)> log, PrefixSource* prefixes)
+    : clock_(clock),
+      log_(std::move(log)),
+      prefixes_(prefixes),
+      policy_(routing::make_linear_cost({})) {}
+
 void EngineSet::add(EngineConfig config, std::unique_ptr<Upstream> upstream) {
-  engines_.push_back(std::make_unique<Engine>(std::move(config), std::move(upstream)));
+  engines_.push_back(std::make_shared<Engine>(std::move(config), std::move(upstream)));
+  if (started_) gate_.start(watch(engines_.back()));
+}
+
+void EngineSet::remove(WorkerId id) {
+  const auto found =
+      std::ranges::find(engines_, id, [](const auto& engine) { return engine->config.id; });
+  if (found == engines_.end()) return;
+  const auto engine = *found;
+  engines_.erase(found);
+  engine->removed = true;
+  engine->upstream->close();
+  if (prefixes_ != nullptr) prefixes_->forget(id);
 }
 
 void EngineSet::start() {
+  started_ = true;
   for (const auto& engine : engines_)
-    gate_.start(watch(*engine));
+    gate_.start(watch(engine));
 }
 
 void EngineSet::close_connections() {
@@ -68,23 +91,24 @@ std::vector<HttpHeader> EngineSet::credentials(const Engine& engine) {
   return {{"authorization", "Bearer " + engine.config.key}};
 }
 
-void EngineSet::abort(Engine& engine, const std::string& rid) {
-  gate_.start(send_abort(engine, fmt::format(R"({{"rid":{}}})", dialects::quoted(rid))));
+void EngineSet::abort(std::shared_ptr<Engine> engine, const std::string& rid) {
+  gate_.start(send_abort(std::move(engine), fmt::format(R"({{"rid":{}}})", dialects::quoted(rid))));
 }
 
 // What it answers changes nothing: the request may have ended meanwhile.
-Task<void> EngineSet::send_abort(Engine& engine, std::string body) {
-  auto headers = credentials(engine);
+Task<void> EngineSet::send_abort(std::shared_ptr<Engine> engine, std::string body) {
+  auto headers = credentials(*engine);
   headers.push_back({"content-type", "application/json"});
   const auto call =
-      engine.upstream->call({"POST", "/abort_request", std::move(headers), std::move(body)});
+      engine->upstream->call({"POST", "/abort_request", std::move(headers), std::move(body)});
   static_cast<void>(co_await call->head(clock_.now() + kProbeTimeout));
 }
 
-Task<void> EngineSet::watch(Engine& engine) {
-  while (!stopping_) {
-    co_await probe(engine);
-    for (Duration waited{}; waited < kProbeInterval && !stopping_; waited += 50ms)
+Task<void> EngineSet::watch(std::shared_ptr<Engine> engine) {
+  while (!stopping_ && !engine->removed) {
+    co_await probe(*engine);
+    for (Duration waited{}; waited < kProbeInterval && !stopping_ && !engine->removed;
+         waited += 50ms)
       co_await Sleep(clock_, 50ms);
   }
 }
@@ -93,14 +117,46 @@ Task<Result<std::string>> EngineSet::get(Engine& engine, std::string target) {
   const Instant deadline = clock_.now() + kProbeTimeout;
   const auto call =
       engine.upstream->call({"GET", std::move(target), credentials(engine), std::string()});
-  CO_TRY(const UpstreamHead head, co_await call->head(deadline));
-  CO_TRY(std::string body, co_await read_whole(*call, kProbeBytesMax, deadline));
+  co_return co_await read_answer(*call, deadline);
+}
+
+// The body of a 200.
+Task<Result<std::string>> EngineSet::read_answer(UpstreamCall& call, Instant deadline) {
+  CO_TRY(const UpstreamHead head, co_await call.head(deadline));
+  CO_TRY(std::string body, co_await read_whole(call, kProbeBytesMax, deadline));
   if (head.status == 401 || head.status == 403)
     co_return fail(kUnauthenticated,
                    fmt::format("it refuses our credentials ({}); give its key with key-file=FILE",
                                head.status));
   if (head.status != 200) co_return fail(kUnavailable, fmt::format("it says {}", head.status));
   co_return body;
+}
+
+// Why an engine can't do what its role asks, when it says so itself; empty when it can.
+Task<std::string> EngineSet::unfit(Engine& engine) {
+  if (engine.config.kind != dialects::EngineKind::kSglang) co_return std::string();
+  auto text = co_await get(engine, "/get_server_info");
+  if (!text) text = co_await get(engine, "/server_info");
+  const auto info = text ? dialects::parse_sglang_info(*text) : std::nullopt;
+  if (!info) co_return std::string();  // an old build, or a proxy before it
+  const std::string_view wanted = engine.config.role == EngineRole::kPrefill  ? "prefill"
+                                  : engine.config.role == EngineRole::kDecode ? "decode"
+                                                                              : "null";
+  if (info->disaggregation_mode != wanted)
+    co_return fmt::format(
+        "it runs in the disaggregation mode \"{}\", and this gateway takes it for \"{}\"; give it "
+        "role=prefill or role=decode as it was started, or no role",
+        info->disaggregation_mode, wanted);
+  if (wanted != "prefill") co_return std::string();
+  if (info->bootstrap_port != 0 && info->bootstrap_port != engine.config.bootstrap_port)
+    co_return fmt::format("its bootstrap port is {}: give it bootstrap-port={}",
+                          info->bootstrap_port, info->bootstrap_port);
+  if (info->dp_size > 1 && info->load_balance_method != "follow_bootstrap_room")
+    log_(fmt::format(
+        "engine {} ({}) has {} ranks and balances them by \"{}\": decode may look for the KV on "
+        "another rank; start it with --load-balance-method follow_bootstrap_room",
+        engine.config.name, engine.config.url, info->dp_size, info->load_balance_method));
+  co_return std::string();
 }
 
 Task<void> EngineSet::probe(Engine& engine) {
@@ -120,18 +176,20 @@ Task<void> EngineSet::probe(Engine& engine) {
   } else {
     why = "GET /health: " + alive.error().message;
   }
+  if (why.empty() && !engine.healthy) why = co_await unfit(engine);
   const bool good = why.empty();
   engine.failed_probes = good ? 0 : engine.failed_probes + 1;
   const bool healthy = good || (engine.healthy && engine.failed_probes < kFailedProbesMax);
-  if (healthy != engine.healthy || !engine.probed) {
+  if (healthy != engine.healthy || !engine.probed || (!healthy && why != engine.why)) {
     log_(healthy ? fmt::format("engine {} ({}) serves {} models", engine.config.name,
                                engine.config.url, engine.models.size())
                  : fmt::format("engine {} ({}) is not usable: {}", engine.config.name,
                                engine.config.url, why));
   }
   engine.healthy = healthy;
+  engine.why = std::move(why);
   engine.probed = true;
-  if (good && !stopping_) co_await read_loads(engine);
+  if (good && !stopping_ && !engine.removed) co_await read_loads(engine);
 }
 
 // The first report that the engine has, the newest form first. None is no load, not a bad one.
@@ -156,37 +214,55 @@ Task<void> EngineSet::read_loads(Engine& engine) {
     if (!text) continue;
     engine.loads = report.parse(*text);
     engine.running_at_report = engine.running;
+    for (RankUse& use : engine.use)
+      use.at_report = use.running;
     if (!engine.loads.empty()) break;
   }
+  learn_ranks(engine);
 }
 
-Engine* EngineSet::pick(const Wanted& wanted) const {
-  const Instant now = clock_.now();
-  std::vector<Engine*> fit;
-  for (const auto& engine : engines_) {
-    const bool prefills = engine->config.role == EngineRole::kPrefill;
-    if (prefills != wanted.prefill_for.has_value()) continue;
-    if (prefills && engine->config.kind != *wanted.prefill_for) continue;
-    if (engine->healthy && engine->serves(wanted.model) &&
-        dialects::speaks(engine->dialect(), wanted.api) && engine->breaker.allows(now) &&
-        !engine->breaker.busy(now) &&
-        std::ranges::find(wanted.tried, engine.get()) == wanted.tried.end())
-      fit.push_back(engine.get());
-  }
-  if (fit.empty()) return nullptr;
-  const double least = (*std::ranges::min_element(fit, {}, &Engine::load))->load();
-  const std::uint64_t head = checksum64(wanted.prompt_head);
-  Engine* best = nullptr;
-  std::uint64_t best_rank = 0;
-  for (Engine* engine : fit) {
-    if (engine->load() > least * kNearlyFactor + kNearlyExtra) continue;
-    const std::uint64_t rank = checksum64(fmt::format("{}\n{:016x}", engine->config.name, head));
-    if (best == nullptr || rank > best_rank) {
-      best = engine;
-      best_rank = rank;
-    }
-  }
-  return best;
+// Reports say how many ranks there are; one that says nothing leaves it as it was.
+void EngineSet::learn_ranks(Engine& engine) {
+  std::uint32_t ranks = engine.loads.empty() ? engine.ranks : 1;
+  for (const dialects::RankLoad& load : engine.loads)
+    ranks = std::max(ranks, std::min(load.rank, kRanksMax - 1) + 1);
+  engine.ranks = ranks;
+  if (ranks > engine.use.size()) engine.use.resize(ranks);
+  if (prefixes_ != nullptr && !engine.removed) prefixes_->has_ranks(engine.config.id, ranks);
+}
+
+bool EngineSet::has_choice(std::string_view model) const {
+  std::uint32_t places = 0;
+  for (const auto& engine : engines_)
+    places += engine->serves(model) ? engine->ranks : 0;
+  return places > 1;
+}
+
+Task<std::optional<dialects::RenderedPrompt>> EngineSet::render(std::string_view model,
+                                                                dialects::WireApi api,
+                                                                std::string body) {
+  const auto able = std::ranges::find_if(engines_, [&](const auto& engine) {
+    return engine->healthy && engine->serves(model) && prefixes_->has_events(engine->config.id) &&
+           !render_path(engine->dialect(), api).empty() && !engine->breaker.busy(clock_.now());
+  });
+  if (able == engines_.end()) co_return std::nullopt;
+  const auto engine = *able;
+  const Instant deadline = clock_.now() + kRenderTimeout;
+  auto headers = credentials(*engine);
+  headers.push_back({"content-type", "application/json"});
+  const auto call =
+      engine->upstream->call({"POST", std::string(render_path(engine->dialect(), api)),
+                              std::move(headers), std::move(body)});
+  auto text = co_await read_answer(*call, deadline);
+  auto prompt = text ? dialects::parse_rendered(*text) : std::nullopt;
+  if (prompt) co_return prompt;
+  if (!std::exchange(engine->told_no_render, true))
+    log_(fmt::format(
+        "engine {} ({}) does not turn prompts into token ids by {}: {}; its KV events can't be "
+        "matched with prompts",
+        engine->config.name, engine->config.url, render_path(engine->dialect(), api),
+        text ? "the answer has no token_ids of one prompt" : text.error().message));
+  co_return std::nullopt;
 }
 
 Duration EngineSet::busy_for(const Wanted& wanted) const {

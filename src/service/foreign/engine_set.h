@@ -6,10 +6,15 @@
 // sooner: their endings feed the engine's breaker. A request is counted by a Permit, which gives
 // its place back whatever happens to the request.
 //
-// The pick: of the engines of the role that serve the model, speak the API, are not broken and were
-// not tried, the least loaded; among those nearly as little loaded, the one that the head of the
-// prompt is bound to by hash, so that a conversation finds its cache again (rendezvous: a new
-// engine moves only its share). Busy ones come last.
+// The pick (pick.cc): of the ranks of engines of the role that serve the model, speak the API, are
+// not broken and were not tried, the one where the prompt costs least: what of it is not in that
+// rank's cache (PrefixSource, as far as it can be trusted), behind what waits and runs there. Where
+// nobody has any of it, the head of the prompt decides by hash among those that cost nearly as
+// little, so that a conversation finds its cache again whoever places it (rendezvous: a new engine
+// moves only its share). A rank is chosen where the engine has several and the route can name one.
+//
+// Engines come and go while requests run: one that is removed gets none any more and lives until
+// its last one has ended.
 //
 // Invariants: running() is the number of Permits alive. Equal inputs give equal picks.
 // Errors: pick() returns nothing when no engine can take it; why_none() says why.
@@ -30,8 +35,11 @@
 #include "core/dialects/breaker.h"
 #include "core/dialects/dialect.h"
 #include "core/dialects/engine_reports.h"
+#include "core/routing/policies.h"
 #include "port/clock.h"
 #include "port/upstream.h"
+#include "service/foreign/prefix_source.h"
+#include "service/gateway/explanation.h"
 
 namespace penstock::foreign {
 
@@ -47,6 +55,14 @@ struct EngineConfig {
   // Of SGLang's prefill engines: where decode engines find it.
   std::string bootstrap_host = {};
   std::uint16_t bootstrap_port = 8998;
+  WorkerId id = {};  // its own, in all shards alike
+};
+
+// What a rank has been given.
+struct RankUse {
+  std::uint32_t running = 0;
+  std::uint32_t at_report = 0;   // of them, when the engine last told its load
+  std::uint64_t to_compute = 0;  // tokens of prompts whose answers have not begun
 };
 
 struct Engine {
@@ -55,8 +71,11 @@ struct Engine {
 
   const dialects::Dialect& dialect() const { return dialects::dialect(config.kind); }
   bool serves(std::string_view model) const;
-  // Running here and, as it reports, from elsewhere.
+  // Running here and, as it reports, from elsewhere; of all ranks, or of one.
   double load() const;
+  double load(std::uint32_t rank) const;
+  // A request by this route goes to the rank that we name.
+  bool pins(dialects::WireApi api) const { return ranks > 1 && pins_rank(dialect(), api); }
 
   const EngineConfig config;
   const std::unique_ptr<Upstream> upstream;
@@ -64,38 +83,68 @@ struct Engine {
   bool healthy = false;
   bool probed = false;
   std::uint32_t failed_probes = 0;
+  std::string why;  // the last probe found it wanting
   std::vector<dialects::EngineModel> models;
   std::vector<dialects::RankLoad> loads;
   std::uint32_t running = 0;
   std::uint32_t running_at_report = 0;  // of them, when `loads` came
   std::uint64_t requests = 0;
+  std::uint32_t ranks = 1;                             // as last reported
+  std::vector<RankUse> use = std::vector<RankUse>(1);  // never shrinks
+  bool removed = false;
+  bool told_no_render = false;
+};
+
+// Where a request goes.
+struct Place {
+  std::shared_ptr<Engine> engine;     // none: nobody can take it
+  std::optional<std::uint32_t> rank;  // none: the engine has several and chooses
+  bool pinned = false;                // the request names the rank
+  std::uint32_t predicted = 0;        // tokens of the prompt in its cache, as RankMatch counts
+  std::uint64_t to_compute = 0;       // tokens
+
+  explicit operator bool() const { return engine != nullptr; }
+  kvcache::RankOfWorker id() const { return {engine->config.id, rank.value_or(0)}; }
 };
 
 // One request on one engine.
 class Permit {
  public:
-  Permit(Clock& clock, Engine& engine) : clock_(clock), engine_(engine) {
-    ++engine_.running;
-    ++engine_.requests;
-    engine_.breaker.begin(clock_.now());
+  Permit(Clock& clock, const Place& place) : clock_(clock), place_(place) {
+    ++engine().running;
+    ++engine().requests;
+    if (RankUse* const use = rank_use()) {
+      ++use->running;
+      use->to_compute += place_.to_compute;
+    }
+    engine().breaker.begin(clock_.now());
   }
   ~Permit() {
-    --engine_.running;
-    engine_.breaker.end(ending_, clock_.now(), retry_after_);
+    answer_begins();
+    if (RankUse* const use = rank_use()) --use->running;
+    --engine().running;
+    engine().breaker.end(ending_, clock_.now(), retry_after_);
   }
   Permit(const Permit&) = delete;
   Permit& operator=(const Permit&) = delete;
 
+  // Its prompt is computed.
+  void answer_begins() {
+    if (RankUse* const use = rank_use()) use->to_compute -= place_.to_compute;
+    place_.to_compute = 0;
+  }
   // How it ended; neutral when nobody says.
   void ended(dialects::Ending ending, Duration retry_after = Duration::zero()) {
     ending_ = ending;
     retry_after_ = retry_after;
   }
-  Engine& engine() const { return engine_; }
+  Engine& engine() const { return *place_.engine; }
 
  private:
+  RankUse* rank_use() const { return place_.rank ? &engine().use.at(*place_.rank) : nullptr; }
+
   Clock& clock_;
-  Engine& engine_;
+  Place place_;
   dialects::Ending ending_ = dialects::Ending::kNeutral;
   Duration retry_after_{};
 };
@@ -103,10 +152,11 @@ class Permit {
 struct Wanted {
   std::string_view model;
   dialects::WireApi api = dialects::WireApi::kChat;
-  std::string_view prompt_head;               // what the pick is bound to
-  std::span<const Engine* const> tried = {};  // not these
+  std::string_view prompt_head;          // what the pick is bound to
+  std::span<const WorkerId> tried = {};  // not these
   // A prefill engine of this kind; nothing: one that answers.
   std::optional<dialects::EngineKind> prefill_for = {};
+  const PromptName* prompt = nullptr;
 };
 
 // The body of an answer, up to its end.
@@ -114,17 +164,20 @@ Task<Result<std::string>> read_whole(UpstreamCall& call, std::size_t bytes_max, 
 
 class EngineSet {
  public:
-  EngineSet(Clock& clock, std::function<void(std::string)> log)
-      : clock_(clock), log_(std::move(log)) {}
+  // `prefixes`: null: caches are not looked at.
+  EngineSet(Clock& clock, std::function<void(std::string)> log, PrefixSource* prefixes = nullptr);
 
+  // Before start() or later.
   void add(EngineConfig config, std::unique_ptr<Upstream> upstream);
+  void remove(WorkerId engine);
   // Begins to probe; stop() ends it, drained() resumes when all has ended.
   void start();
   void stop() { stopping_ = true; }
   auto drained() { return gate_.drained(); }
   void close_connections();
 
-  Engine* pick(const Wanted& wanted) const;
+  // `told`: how it came about.
+  Place pick(const Wanted& wanted, gateway::LegExplanation* told = nullptr) const;
   Error why_none(const Wanted& wanted) const;
   // When the busy ones among the wanted are free again, as a wait; zero when none is busy.
   Duration busy_for(const Wanted& wanted) const;
@@ -135,23 +188,40 @@ class EngineSet {
   bool knows(std::string_view model) const;
   // All that are known, sorted, each once.
   std::vector<dialects::EngineModel> models() const;
-  std::span<const std::unique_ptr<Engine>> engines() const { return engines_; }
+  std::span<const std::shared_ptr<Engine>> engines() const { return engines_; }
+  // Where a request of this model could go: several places, so that knowing caches helps.
+  bool has_choice(std::string_view model) const;
+  PrefixSource* prefixes() const { return prefixes_; }
+  // What the engines would compute for the request, by their own account; nothing when nobody
+  // says. For engines that publish KV events.
+  Task<std::optional<dialects::RenderedPrompt>> render(std::string_view model,
+                                                       dialects::WireApi api, std::string body);
   // Tells the engine to stop a request that nobody waits for any more, by its rid.
-  void abort(Engine& engine, const std::string& rid);
+  void abort(std::shared_ptr<Engine> engine, const std::string& rid);
   // The headers that say who we are to the engine.
   static std::vector<HttpHeader> credentials(const Engine& engine);
 
  private:
-  Task<void> watch(Engine& engine);
+  struct Row;
+  std::vector<Row> rows(const Wanted& wanted) const;
+  gateway::LegExplanation explanation(const std::vector<Row>& all,
+                                      const routing::Decision& decision) const;
+  Task<void> watch(std::shared_ptr<Engine> engine);
+  void learn_ranks(Engine& engine);
+  Task<std::string> unfit(Engine& engine);
   Task<void> probe(Engine& engine);
   Task<void> read_loads(Engine& engine);
+  static Task<Result<std::string>> read_answer(UpstreamCall& call, Instant deadline);
   Task<Result<std::string>> get(Engine& engine, std::string target);
-  Task<void> send_abort(Engine& engine, std::string body);
+  Task<void> send_abort(std::shared_ptr<Engine> engine, std::string body);
 
   Clock& clock_;
   std::function<void(std::string)> log_;
-  std::vector<std::unique_ptr<Engine>> engines_;
+  PrefixSource* prefixes_;
+  std::unique_ptr<routing::PlacementPolicy> policy_;
+  std::vector<std::shared_ptr<Engine>> engines_;
   Gate gate_;
+  bool started_ = false;
   bool stopping_ = false;
 };
 

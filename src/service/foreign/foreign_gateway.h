@@ -22,6 +22,11 @@ class ForeignGateway final : public gateway::ForeignEngines {
                  std::map<std::string, std::string, std::less<>> aliases, Rng rng,
                  std::function<double()> unix_seconds);
 
+  // Hands every placement and its reasons to this.
+  void explain_with(std::function<void(gateway::PlacementExplanation)> keep) {
+    context_.keep_explanation = std::move(keep);
+  }
+
   Task<void> relay(HttpExchange& exchange, RequestRecord& record, dialects::WireApi api) override;
   std::vector<protocol::ModelCard> models() const override;
   bool ready() const override { return engines_.ready(); }

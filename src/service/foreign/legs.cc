@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/dialects/json_values.h"
 #include "core/dialects/pd_legs.h"
 #include "service/foreign/relay.h"
 
@@ -15,15 +16,25 @@ using dialects::PdAction;
 using dialects::PdRun;
 using enum ErrorCode;
 
-Engine* Relay::pick_prefill(const Engine& decode, std::span<const Engine* const> tried) const {
-  return context_.engines.pick({model_, api_, prompt_head(), tried, decode.config.kind});
+Place Relay::pick_prefill(const Place& decode, std::span<const WorkerId> tried) {
+  return pick({model_, api_, prompt_head(), tried, decode.engine->config.kind,
+               prompt_ ? &*prompt_ : nullptr});
+}
+
+void Relay::begin_legs(const Place& prefill, const Place& decode) {
+  if (!record_.queue) record_.queue = context_.clock.now() - exchange_.request().received_at;
+  record_.placement = fmt::format("{} -> {} ({})", prefill.engine->config.name,
+                                  decode.engine->config.name, decode.engine->dialect().name);
+  explain();
 }
 
 // Sends the leg and reads its whole reply.
-Task<Result<std::string>> Relay::prefill_leg(Engine& engine, std::string body) {
-  Permit permit(context_.clock, engine);
+Task<Result<std::string>> Relay::prefill_leg(const Place& place, std::string body) {
+  Engine& engine = *place.engine;
+  Permit permit(context_.clock, place);
+  placed(place);
   const auto call = engine.upstream->call(
-      {"POST", std::string(dialects::path_of(api_)), engine_headers(engine), std::move(body)});
+      {"POST", std::string(dialects::path_of(api_)), engine_headers(place), std::move(body)});
   prefill_call_ = call.get();
   struct Under {
     UpstreamCall*& call;
@@ -53,28 +64,29 @@ Task<Result<std::string>> Relay::prefill_leg(Engine& engine, std::string body) {
   co_return reply;
 }
 
-Task<Relay::Try> Relay::decode_leg(Engine& decode, std::span<const Edit> edits) {
+Task<Relay::Try> Relay::decode_leg(const Place& place, std::span<const Edit> edits) {
+  Engine& decode = *place.engine;
   auto body = edited_body(decode, edits);
   if (!body) {
     error_ = std::move(body).error();
     co_return Try::kFailed;
   }
-  Permit permit(context_.clock, decode);
+  Permit permit(context_.clock, place);
   heard_out_ = false;
-  const Try outcome = co_await talk(decode, permit, std::move(*body));
-  if (!heard_out_ && names_requests(decode)) context_.engines.abort(decode, rid_);
+  const Try outcome = co_await talk(place, permit, std::move(*body));
+  if (!heard_out_ && names_requests(decode)) context_.engines.abort(place.engine, rid_);
   co_return outcome;
 }
 
 // vLLM with NIXL: the reply of the prefill names the blocks that decode fetches.
-Task<Relay::Try> Relay::attempt_serial(Engine& decode) {
+Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
   PdRun run(dialects::PdProtocol::kSerial, context_.legs);
-  std::vector<const Engine*> tried;
+  std::vector<WorkerId> tried;
   dialects::PrefillReply reply;
   PdRun::Actions actions = run.begin(context_.clock.now());
   while (!actions.empty() && actions.front() == PdAction::kSendPrefill) {
-    Engine* const prefill = pick_prefill(decode, tried);
-    if (prefill == nullptr) {
+    const Place prefill = pick_prefill(decode, tried);
+    if (!prefill) {
       if (tried.empty())
         error_ = {kUnavailable,
                   fmt::format("no prefill engine of the model {} can take the request now", model_),
@@ -83,16 +95,14 @@ Task<Relay::Try> Relay::attempt_serial(Engine& decode) {
       actions = run.prefill_failed(context_.clock.now(), false);
       break;
     }
-    tried.push_back(prefill);
-    if (!record_.queue) record_.queue = context_.clock.now() - exchange_.request().received_at;
-    record_.placement = fmt::format("{} -> {} ({})", prefill->config.name, decode.config.name,
-                                    decode.dialect().name);
-    auto body = edited_body(*prefill, dialects::nixl_prefill_edits(*body_, api_));
+    tried.push_back(prefill.engine->config.id);
+    begin_legs(prefill, decode);
+    auto body = edited_body(*prefill.engine, dialects::nixl_prefill_edits(*body_, api_));
     if (!body) {
       error_ = std::move(body).error();
       co_return Try::kFailed;
     }
-    const auto answer = co_await prefill_leg(*prefill, std::move(*body));
+    const auto answer = co_await prefill_leg(prefill, std::move(*body));
     if (over()) co_return gone_ ? Try::kAnswered : Try::kFailed;
     if (!answer) {
       error_ = answer.error();
@@ -104,6 +114,8 @@ Task<Relay::Try> Relay::attempt_serial(Engine& decode) {
     }
     reply = dialects::read_prefill_reply(*answer);
     cached_ = reply.cached_tokens;
+    if (reply.cached_told) observe(prefill, reply.cached_tokens, reply.prompt_tokens);
+    computes_ = {};  // what decode calls cached came from here
     std::optional<Duration> left;
     if (reply.expires_at && context_.unix_seconds)
       left = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
@@ -121,24 +133,33 @@ Task<Relay::Try> Relay::attempt_serial(Engine& decode) {
   co_return Try::kFailed;
 }
 
+// A batched completion has several prompts; a prompt of token ids is one.
+std::size_t Relay::prompts() const {
+  const auto value = api_ == dialects::WireApi::kCompletion ? body_->value("prompt") : std::nullopt;
+  const auto list = value ? dialects::elements(*value) : std::nullopt;
+  const bool several = list && !list->empty() && std::string_view("\"[").contains(list->front()[0]);
+  return several ? list->size() : 1;
+}
+
 // SGLang: both legs at once, paired by a room; the client gets the decode engine's answer.
-Task<Relay::Try> Relay::attempt_concurrent(Engine& decode) {
-  Engine* const prefill = pick_prefill(decode, {});
-  if (prefill == nullptr) {
+Task<Relay::Try> Relay::attempt_concurrent(const Place& decode) {
+  const Place prefill = pick_prefill(decode, {});
+  if (!prefill) {
     error_ = {kUnavailable,
               fmt::format("no prefill engine of the model {} can take the request now", model_),
               {},
               {}};
     co_return Try::kFailed;
   }
-  if (!record_.queue) record_.queue = context_.clock.now() - exchange_.request().received_at;
-  record_.placement =
-      fmt::format("{} -> {} ({})", prefill->config.name, decode.config.name, decode.dialect().name);
-  const dialects::Bootstrap bootstrap{prefill->config.bootstrap_host,
-                                      prefill->config.bootstrap_port,
-                                      dialects::bootstrap_room(context_.rng.next_u64(), 1, 0)};
-  const auto edits = dialects::bootstrap_edits(bootstrap, 1, 1);
-  auto body = edited_body(*prefill, edits);
+  begin_legs(prefill, decode);
+  const std::uint32_t ranks = prefill.engine->ranks;
+  const EngineConfig& at = prefill.engine->config;
+  const dialects::Bootstrap bootstrap{
+      at.bootstrap_host, at.bootstrap_port,
+      dialects::bootstrap_room(context_.rng.next_u64(), ranks,
+                               prefill.rank.value_or(context_.rng.next_u64() % ranks))};
+  const auto edits = dialects::bootstrap_edits(bootstrap, prompts(), ranks);
+  auto body = edited_body(*prefill.engine, edits);
   if (!body) {
     error_ = std::move(body).error();
     co_return Try::kFailed;
@@ -147,9 +168,8 @@ Task<Relay::Try> Relay::attempt_concurrent(Engine& decode) {
   run.begin(context_.clock.now());
   prefill_error_.reset();
   heard_out_ = false;
-  const auto other_leg = [](Relay& self, PdRun& state, Engine& engine,
-                            std::string leg) -> Task<void> {
-    const auto answer = co_await self.prefill_leg(engine, std::move(leg));
+  const auto other_leg = [](Relay& self, PdRun& state, Place place, std::string leg) -> Task<void> {
+    const auto answer = co_await self.prefill_leg(place, std::move(leg));
     const Instant now = self.context_.clock.now();
     if (answer) {
       state.prefill_done(now, false, std::nullopt);
@@ -162,7 +182,8 @@ Task<Relay::Try> Relay::attempt_concurrent(Engine& decode) {
     }
   };
   Gate gate;
-  gate.start(other_leg(*this, run, *prefill, std::move(*body)));
+  gate.start(other_leg(*this, run, prefill, std::move(*body)));
+  computes_ = {};  // what decode calls cached says nothing of the prefill's cache
   Try outcome = Try::kAgain;
   if (prefill_error_) {
     error_ = *prefill_error_;

@@ -35,6 +35,10 @@ constexpr std::array kControlled = {"model"sv,
                                     "messages"sv,
                                     "prompt"sv,
                                     "input"sv,
+                                    "tools"sv,
+                                    "system"sv,
+                                    "instructions"sv,
+                                    "cache_salt"sv,
                                     "kv_transfer_params"sv,
                                     "ec_transfer_params"sv,
                                     "bootstrap_host"sv,
@@ -43,7 +47,7 @@ constexpr std::array kControlled = {"model"sv,
                                     "routed_dp_rank"sv,
                                     "data_parallel_rank"sv,
                                     "disagg_prefill_resp"sv};
-constexpr std::span kForbidden = std::span(kControlled).subspan(11);
+constexpr std::span kForbidden = std::span(kControlled).subspan(15);
 constexpr std::array kUsageKey = {"include_usage"sv};
 
 // Of the client's headers, what an engine may see.
@@ -104,13 +108,14 @@ Task<void> Relay::run() {
     co_return co_await answer_error();
   }
   context_.retries.request();
+  co_await name_prompt();
   while (!over()) {
-    Engine* engine = co_await find_engine();
-    if (engine == nullptr) break;
-    const Try outcome = co_await attempt(*engine);
+    const Place place = co_await find_engine();
+    if (!place) break;
+    const Try outcome = co_await attempt(place);
     if (outcome == Try::kAnswered) co_return settle();
     if (outcome == Try::kFailed) break;
-    tried_.push_back(engine);
+    tried_.push_back(place.engine->config.id);
     if (tried_.size() >= context_.limits.tries_max || !context_.retries.take()) break;
     ++record_.moves;
   }
@@ -179,36 +184,46 @@ Result<std::string> Relay::edited_body(const Engine& engine, std::span<const Edi
   return body_->edited(edits);
 }
 
-std::string_view Relay::prompt_head() const {
+std::string_view Relay::prompt_text() const {
   for (const std::string_view key : {"messages"sv, "prompt"sv, "input"sv}) {
-    if (const auto value = body_->value(key)) return value->substr(0, kPromptHead);
+    if (const auto value = body_->value(key)) return *value;
   }
   return {};
 }
 
-std::vector<HttpHeader> Relay::engine_headers(const Engine& engine) const {
+std::string_view Relay::prompt_head() const {
+  return prompt_text().substr(0, kPromptHead);
+}
+
+bool Relay::generates() const {
+  return api_ == WireApi::kChat || api_ == WireApi::kCompletion || api_ == WireApi::kResponses ||
+         api_ == WireApi::kMessages;
+}
+
+std::vector<HttpHeader> Relay::engine_headers(const Place& place) const {
   std::vector<HttpHeader> headers = {{"content-type", "application/json"},
                                      {"x-request-id", record_.request_id}};
   for (const std::string_view name : kPassed) {
     const std::string_view value = exchange_.request().header(name);
     if (!value.empty()) headers.push_back({std::string(name), std::string(value)});
   }
-  for (HttpHeader& own : EngineSet::credentials(engine))
+  if (place.pinned) headers.push_back({"x-data-parallel-rank", fmt::to_string(*place.rank)});
+  for (HttpHeader& own : EngineSet::credentials(*place.engine))
     headers.push_back(std::move(own));
   return headers;
 }
 
 // Waits a little for an engine to come back; nothing when none does, and error_ says why.
-Task<Engine*> Relay::find_engine() {
-  const Wanted wanted{model_, api_, prompt_head(), tried_};
+Task<Place> Relay::find_engine() {
+  const Wanted wanted{model_, api_, prompt_head(), tried_, {}, prompt_ ? &*prompt_ : nullptr};
   const Instant until =
       std::min(deadline(), context_.clock.now() + context_.limits.engine_wait_max);
   while (true) {
-    if (Engine* engine = context_.engines.pick(wanted)) co_return engine;
+    if (Place place = pick(wanted)) co_return place;
     // After a try, what was wrong with it says more.
-    if (!tried_.empty()) co_return nullptr;
+    if (!tried_.empty()) co_return Place();
     error_ = context_.engines.why_none(wanted);
-    if (error_.code != kUnavailable || context_.clock.now() >= until || over()) co_return nullptr;
+    if (error_.code != kUnavailable || context_.clock.now() >= until || over()) co_return Place();
     co_await Sleep(context_.clock, 20ms);
   }
 }
@@ -219,31 +234,37 @@ bool Relay::names_requests(const Engine& engine) const {
          (api_ == WireApi::kChat || api_ == WireApi::kCompletion) && !body_->has("rid");
 }
 
-Task<Relay::Try> Relay::attempt(Engine& engine) {
-  const bool generates =
-      api_ == WireApi::kChat || api_ == WireApi::kCompletion ||
-      (api_ == WireApi::kResponses && engine.dialect().pd == PdProtocol::kSerial);
-  if (engine.config.role == EngineRole::kDecode && generates) {
-    if (engine.dialect().pd == PdProtocol::kSerial) co_return co_await attempt_serial(engine);
-    co_return co_await attempt_concurrent(engine);
+Task<Relay::Try> Relay::attempt(const Place& place) {
+  Engine& engine = *place.engine;
+  const bool has_legs = api_ == WireApi::kChat || api_ == WireApi::kCompletion ||
+                        (api_ == WireApi::kResponses && engine.dialect().pd == PdProtocol::kSerial);
+  if (engine.config.role == EngineRole::kDecode && has_legs) {
+    if (engine.dialect().pd == PdProtocol::kSerial) co_return co_await attempt_serial(place);
+    co_return co_await attempt_concurrent(place);
   }
   auto body = edited_body(engine);
   if (!body) {
     error_ = std::move(body).error();
     co_return Try::kFailed;
   }
-  Permit permit(context_.clock, engine);
+  Permit permit(context_.clock, place);
+  placed(place);
   if (!record_.queue) record_.queue = context_.clock.now() - exchange_.request().received_at;
-  record_.placement = fmt::format("{} ({})", engine.config.name, engine.dialect().name);
+  record_.placement =
+      place.pinned
+          ? fmt::format("{}/{} ({})", engine.config.name, *place.rank, engine.dialect().name)
+          : fmt::format("{} ({})", engine.config.name, engine.dialect().name);
+  explain();
   heard_out_ = false;
-  const Try outcome = co_await talk(engine, permit, std::move(*body));
-  if (!heard_out_ && names_requests(engine)) context_.engines.abort(engine, rid_);
+  const Try outcome = co_await talk(place, permit, std::move(*body));
+  if (!heard_out_ && names_requests(engine)) context_.engines.abort(place.engine, rid_);
   co_return outcome;
 }
 
-Task<Relay::Try> Relay::talk(Engine& engine, Permit& permit, std::string body) {
+Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, std::string body) {
+  Engine& engine = *place.engine;
   const auto call = engine.upstream->call(
-      {"POST", std::string(dialects::path_of(api_)), engine_headers(engine), std::move(body)});
+      {"POST", std::string(dialects::path_of(api_)), engine_headers(place), std::move(body)});
   call_ = call.get();
   struct Under {
     UpstreamCall*& call;
@@ -352,6 +373,7 @@ Task<Relay::Try> Relay::relay_stream(UpstreamCall& call, const UpstreamHead& hea
       co_return lost(permit, {kDataLoss, "it sent an event beyond any limit", {}, {}},
                      permit.engine());
     if (out.empty()) continue;
+    permit.answer_begins();
     if (!streaming_) {
       streaming_ = true;
       record_.status = head.status;
@@ -422,6 +444,8 @@ Task<void> Relay::answer_error() {
 // says.
 void Relay::take_usage() {
   if (watch_.usage()) record_.usage = *watch_.usage();
+  if (watch_.usage() && watch_.cached_told() && computes_)
+    observe(computes_, record_.usage.cached_tokens, record_.usage.prompt_tokens);
   if (cached_) record_.usage.cached_tokens = std::min(*cached_, record_.usage.prompt_tokens);
 }
 

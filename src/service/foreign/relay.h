@@ -51,6 +51,8 @@ struct RelayContext {
   std::function<double()> unix_seconds;  // for leases by the engines' clocks
   dialects::PdLimits legs = {};
   dialects::RetryBudget retries = dialects::RetryBudget();
+  // Of every placement, for `penstock explain`; may be empty.
+  std::function<void(gateway::PlacementExplanation)> keep_explanation = {};
 };
 
 class Relay {
@@ -75,18 +77,29 @@ class Relay {
   Result<void> read_body();
   // The client's body with what we change, and further edits.
   Result<std::string> edited_body(const Engine& engine, std::span<const dialects::Edit> more = {});
+  std::string_view prompt_text() const;
   std::string_view prompt_head() const;
+  bool generates() const;
   bool names_requests(const Engine& engine) const;
-  std::vector<HttpHeader> engine_headers(const Engine& engine) const;
-  Task<Engine*> find_engine();
-  Task<Try> attempt(Engine& engine);
-  Task<Try> talk(Engine& engine, Permit& permit, std::string body);
+  std::vector<HttpHeader> engine_headers(const Place& place) const;
+  // What the prompt is known by where caches are looked up (prompt.cc).
+  Task<void> name_prompt();
+  Task<void> name_ids(PrefixSource& prefixes);
+  Place pick(const Wanted& wanted);
+  void placed(const Place& place);
+  void observe(const Place& place, std::uint64_t cached, std::uint64_t prompt);
+  void explain();
+  Task<Place> find_engine();
+  Task<Try> attempt(const Place& place);
+  Task<Try> talk(const Place& place, Permit& permit, std::string body);
   // P/D (legs.cc): the prompt on a prefill engine, the answer from this one.
-  Task<Try> attempt_serial(Engine& decode);
-  Task<Try> attempt_concurrent(Engine& decode);
-  Task<Result<std::string>> prefill_leg(Engine& engine, std::string body);
-  Task<Try> decode_leg(Engine& decode, std::span<const dialects::Edit> edits);
-  Engine* pick_prefill(const Engine& decode, std::span<const Engine* const> tried) const;
+  Task<Try> attempt_serial(const Place& decode);
+  Task<Try> attempt_concurrent(const Place& decode);
+  Task<Result<std::string>> prefill_leg(const Place& place, std::string body);
+  Task<Try> decode_leg(const Place& decode, std::span<const dialects::Edit> edits);
+  Place pick_prefill(const Place& decode, std::span<const WorkerId> tried);
+  std::size_t prompts() const;
+  void begin_legs(const Place& prefill, const Place& decode);
   Task<Try> relay_stream(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
   Task<Try> relay_whole(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
   Task<Try> refused(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
@@ -108,7 +121,10 @@ class Relay {
   bool adds_usage_ = false;  // we asked for the usage chunk, so it is ours
   std::string rid_;          // what the engine knows this try by
   bool heard_out_ = false;   // the engine's answer came to its end
-  std::vector<const Engine*> tried_;
+  std::vector<WorkerId> tried_;
+  std::optional<PromptName> prompt_;  // of a prompt that is looked for in caches
+  Place computes_;                    // the prompt, and says how much of it was cached
+  gateway::PlacementExplanation explanation_;
   UpstreamCall* call_ = nullptr;          // the one under way
   UpstreamCall* prefill_call_ = nullptr;  // beside it
   std::optional<Error> prefill_error_;    // why the decode leg was cancelled

@@ -2,119 +2,13 @@
 #include <string>
 #include <vector>
 
-#include "service/foreign/foreign_gateway.h"
-#include "tests/support/fake_exchange.h"
-#include "tests/support/fake_upstream.h"
-#include "tests/support/virtual_clock.h"
+#include "tests/support/foreign_rig.h"
 
 #include <doctest/doctest.h>
 
 namespace penstock::foreign {
-namespace {
 
-using namespace std::chrono_literals;
-using dialects::EngineKind;
-using dialects::WireApi;
-using testing::Answered;
-using testing::FakeExchange;
-using testing::FakeUpstream;
-using testing::UpstreamAnswer;
-using End = UpstreamAnswer::End;
-
-constexpr auto kSse = "text/event-stream; charset=utf-8";
-const std::string kChunk =
-    R"(data: {"id":"c","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]})"
-    "\n\n";
-const std::string kStop =
-    R"(data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]})"
-    "\n\n";
-const std::string kUsage =
-    R"(data: {"id":"c","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}})"
-    "\n\n";
-const std::string kDone = "data: [DONE]\n\n";
-
-UpstreamAnswer stream(std::vector<std::string> pieces, End end = End::kWhole) {
-  return {200, kSse, std::move(pieces), end};
-}
-UpstreamAnswer whole(std::string body, int status = 200) {
-  return {status, "application/json", {std::move(body)}};
-}
-
-// A request under way: what it was answered, and its record.
-struct Asked {
-  std::shared_ptr<Answered> answered = std::make_shared<Answered>();
-  RequestRecord record;
-  bool over = false;
-};
-
-struct Rig {
-  explicit Rig(std::vector<EngineKind> kinds, std::vector<EngineRole> roles = {}) {
-    for (const EngineKind kind : kinds) {
-      const std::size_t i = servers.size();
-      const EngineRole role = i < roles.size() ? roles[i] : EngineRole::kMixed;
-      auto server = std::make_unique<FakeUpstream>(clock);
-      servers.push_back(server.get());
-      set.add({kind, "e" + std::to_string(servers.size() - 1), "http://e", "secret", role, "p-host",
-               8998},
-              std::move(server));
-    }
-    set.start();
-    clock.run();
-  }
-  ~Rig() {
-    set.stop();
-    clock.advance(20min);
-    CHECK(gate.running() == 0);
-    for (const auto& engine : set.engines())
-      CHECK(engine->running == 0);
-    for (const FakeUpstream* server : servers)
-      CHECK(server->open == 0);
-  }
-
-  // Begins a request and runs what is due.
-  Asked& ask(std::string body, WireApi api = WireApi::kChat, std::vector<HttpHeader> headers = {}) {
-    asked.push_back(std::make_unique<Asked>());
-    Asked& it = *asked.back();
-    it.record.request_id = "req-1";
-    HttpRequest request;
-    request.method = "POST";
-    request.path = dialects::path_of(api);
-    request.headers = std::move(headers);
-    request.body = std::move(body);
-    request.received_at = clock.now();
-    auto exchange = std::make_unique<FakeExchange>(std::move(request), it.answered);
-    gate.start(run(std::move(exchange), it, api));
-    clock.run();
-    return it;
-  }
-  Task<void> run(std::unique_ptr<HttpExchange> exchange, Asked& it, WireApi api) {
-    co_await gateway.relay(*exchange, it.record, api);
-    it.over = true;
-  }
-  FakeUpstream& server(std::size_t i) { return *servers[i]; }
-
-  testing::VirtualClock clock;
-  std::vector<FakeUpstream*> servers;
-  std::vector<std::string> told;
-  EngineSet set{clock, [this](std::string text) { told.push_back(std::move(text)); }};
-  ForeignGateway gateway{
-      clock, set, {}, {{"alias", "m"}, {"nowhere", "x"}}, Rng(1), [this] {
-        return 1'764'547'200.0 +
-               std::chrono::duration<double>(clock.now().time_since_epoch()).count();
-      }};
-  Gate gate;
-  std::vector<std::unique_ptr<Asked>> asked;
-};
-
-std::string header_of(const UpstreamRequest& request, std::string_view name) {
-  std::string all;
-  for (const HttpHeader& h : request.headers) {
-    if (h.name == name) all += (all.empty() ? "" : ", ") + h.value;
-  }
-  return all;
-}
-
-}  // namespace
+using namespace testing;
 
 TEST_CASE("relay: a whole answer passes as it is; usage is counted; the body is not touched") {
   Rig rig({EngineKind::kVllm});
@@ -374,19 +268,19 @@ TEST_CASE("engines: probes find models and loads, old forms too; the lost is not
 TEST_CASE("engines: the least loaded gets the request, a conversation finds its engine again") {
   Rig rig({EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm});
   const auto pick = [&](std::string_view head) {
-    return rig.set.pick({"m", WireApi::kChat, head});
+    return rig.set.pick({"m", WireApi::kChat, head}).engine;
   };
   std::vector<int> share(3);
   for (int i = 0; i < 300; ++i) {
     const std::string head = "conversation " + std::to_string(i);
-    Engine* first = pick(head);
+    const auto first = pick(head);
     CHECK(pick(head) == first);
     for (std::size_t e = 0; e < 3; ++e)
-      share[e] += rig.set.engines()[e].get() == first ? 1 : 0;
+      share[e] += rig.set.engines()[e] == first ? 1 : 0;
   }
   for (const int n : share)
     CHECK(n > 60);
-  Engine* bound = pick("a");
+  const auto bound = pick("a");
   bound->loads = {{0, 50, 0, std::nullopt}};
   CHECK(pick("a") != bound);
   bound->loads.clear();

@@ -98,6 +98,104 @@ TEST_CASE("a completion, streamed and whole, says the same; markup stays text") 
   }
 }
 
+TEST_CASE("several prompts are answered side by side, their choices numbered prompt by prompt") {
+  const std::vector<TokenId> ids = {300, 5};
+  const std::string members =
+      R"("prompt":["Once",)" + list_of(ids) + R"(,"Then"],"n":2,"echo":true)";
+  for (const bool streamed : {false, true}) {
+    CAPTURE(streamed);
+    Rig rig;
+    const auto answer = complete(
+        rig,
+        members + (streamed ? R"(,"stream":true,"stream_options":{"include_usage":true})" : ""));
+    REQUIRE(rig.engines.open().size() == 3);
+    CHECK(*rig.engines.open()[1].request.prompt == ids);
+    // Not the same draws for each: the client gave no seed.
+    CHECK(rig.engines.open()[0].request.sampling.seed !=
+          rig.engines.open()[2].request.sampling.seed);
+    std::size_t prompt_tokens = 0;
+    for (const auto& open : rig.engines.open())
+      prompt_tokens += open.request.prompt->size();
+    const std::vector<TokenId> word = ids_of(" a");
+    // By the request submitted last: the third prompt is 0 back.
+    rig.engines.emit(word, {}, 1, 2);
+    rig.engines.emit(ids_of(" z"), {}, 0, 0);
+    rig.engines.emit(ids_of(" y"), FinishReason::kStop, 1, 0);
+    rig.clock.run();
+    rig.engines.emit(ids_of(" b"), FinishReason::kLength, 1, 2);
+    rig.engines.emit(ids_of(" c"), FinishReason::kStop, 0, 2);
+    rig.engines.emit(ids_of(" d"), FinishReason::kLength, 0, 1);
+    rig.clock.run();
+    CHECK(!answer->finished);
+    rig.engines.emit(ids_of(" e"), FinishReason::kLength, 1, 1);
+    rig.engines.emit(ids_of("!"), FinishReason::kLength, 0, 0);
+    rig.clock.run();
+    REQUIRE(answer->finished);
+    CHECK(answer->status == 200);
+    CHECK(rig.engines.open().empty());
+    CHECK(rig.gateway.in_flight() == 0);
+    CHECK(rig.last().usage.prompt_tokens == prompt_tokens);
+    CHECK(rig.last().usage.completion_tokens == 8);
+    CHECK(rig.last().usage.cached_tokens == 6);  // 2 of each
+    boost::json::object whole;
+    if (streamed) {
+      auto folded = protocol::fold_completion(answer->body);
+      CHECK(folded.problem == "");
+      CHECK(folded.done);
+      whole = std::move(folded.whole);
+    } else {
+      whole = protocol::comparable_completion(answer->body);
+    }
+    const std::string middle = nano_tokenizer()->decode(ids, Tokenizer::Special::kKeep);
+    // The token that stops an answer is no text of it.
+    const std::string texts[] = {"Once",        "Once a b", middle + " d",
+                                 middle + " e", "Then z!",  "Then"};
+    const auto& choices = whole.at("choices").as_array();
+    REQUIRE(choices.size() == 6);
+    for (std::size_t i = 0; i < 6; ++i) {
+      CHECK(choices[i].at("index") == i);
+      CHECK(std::string(choices[i].at("text").as_string()) == texts[i]);
+      CHECK(choices[i].at("finish_reason") == (i == 0 || i == 5 ? "stop" : "length"));
+    }
+    CHECK(whole.at("usage").at("prompt_tokens") == prompt_tokens);
+    CHECK(whole.at("usage").at("completion_tokens") == 8);
+  }
+}
+
+TEST_CASE("a seed given for several prompts is each one's; a worker that dies costs a pause") {
+  Rig rig;
+  rig.engines.add_worker(2, "nano", 4096);
+  const auto answer = complete(rig, R"("prompt":["a","b"],"seed":7)");
+  for (const auto& open : rig.engines.open())
+    CHECK(open.request.sampling.seed == 7);
+  const WorkerId first = rig.engines.open()[0].worker;
+  rig.engines.emit(ids_of(" x"), {}, 0, 1);
+  rig.clock.run();
+  rig.engines.kill(first.value - 1);
+  rig.clock.advance(std::chrono::milliseconds(100));
+  REQUIRE(rig.engines.open().size() == 2);
+  for (std::size_t back : {1U, 0U})
+    rig.engines.emit(ids_of(" y"), FinishReason::kLength, 0, back);
+  rig.clock.run();
+  REQUIRE(answer->finished);
+  CHECK(contains(answer->body, R"("text":" x y","index":0)"));
+  CHECK(contains(answer->body, R"("text":" y","index":1)"));
+  CHECK(rig.last().moves > 0);
+}
+
+TEST_CASE("of several prompts that wait for the engines one refusal ends all, and leaves nothing") {
+  Rig rig;
+  rig.context.limits.request_time_max = std::chrono::seconds(30);
+  const auto answer = complete(rig, R"("prompt":["a","b","c"],"stream":true)");
+  REQUIRE(rig.engines.open().size() == 3);
+  rig.clock.advance(std::chrono::seconds(31));
+  CHECK(answer->finished);
+  CHECK(rig.engines.open().empty());
+  CHECK(rig.gateway.in_flight() == 0);
+  CHECK(contains(answer->body, "request_time_max"));
+  rig.gateway.begin_drain();
+}
+
 TEST_CASE("the echo of ids is their text, special tokens too") {
   Rig rig;
   std::vector<TokenId> ids = ids_of("Hi");
@@ -168,7 +266,12 @@ TEST_CASE("refusals of a completion name what is wrong") {
   };
   for (const Case& c : {
            Case{R"("prompt":[1,4000000000])", 400, R"("param":"prompt[1]")"},
-           Case{R"("prompt":["a","b"])", 400, "send a request for each"},
+           Case{R"("prompt":["a",[1,4000000000]])", 400, R"("param":"prompt[1][1]")"},
+           Case{R"("n":100,"prompt":["a","b"])", 400, R"("param":"prompt","code":"invalid_value")"},
+           Case{R"("prompt":["a",)" + longer.substr(9) + "\"]", 400,
+                R"("param":"prompt[1]","code":"context_length_exceeded")"},
+           Case{R"("prompt":[[5],)" + many.substr(9) + "]]", 400,
+                R"("param":"prompt[1]","code":"context_length_exceeded")"},
            Case{R"("prompt":"a","suffix":"b")", 400, R"("param":"suffix")"},
            Case{R"("prompt":"a","max_tokens":5000)", 400, R"("param":"max_tokens")"},
            Case{longer + "\"", 400, R"("param":"prompt","code":"context_length_exceeded")"},

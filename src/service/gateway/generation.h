@@ -10,12 +10,17 @@
 // Nothing is sent before the first output, so every refusal has its HTTP status; a failure after
 // that ends the stream with an error event, never with a made-up finish.
 //
-// Invariants: the engine's side is owned by an EngineRun, so it stops on every way out.
+// A request with several prompts takes the way from queue to generate once for each, side by side;
+// an error of one ends all. Their choices are numbered prompt by prompt.
+//
+// Invariants: the engine's side is owned by EngineRuns, so it stops on every way out.
 // Errors: answered to the client here. Concurrency: shard thread only; owned by its exchange's
 // task.
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,24 +44,50 @@ class Generation {
   // Answers the exchange and fills in the record.
   Task<void> run();
   // Ends the answer with this error as soon as possible; run() then returns.
-  void stop(Error why) { run_.abandon(std::move(why)); }
+  void stop(Error why);
 
  private:
+  // One prompt, its way through the engines, and what comes of it.
+  struct Part {
+    Part(GatewayContext& context, Instant deadline, const std::string& request_id)
+        : run(context, deadline, request_id), taken(context.clock, 1) {}
+    TokenIds prompt;
+    std::string note;   // what people want to know of its way, besides its placement
+    std::string field;  // of the request
+    std::uint32_t first_choice = 0;
+    std::uint32_t open_choices = 0;
+    std::uint64_t cached_tokens = 0;
+    EngineRun run;
+    // With several: what serve_part() has for gather() to take.
+    Status status;
+    std::optional<EngineOutput> output;
+    Channel<bool> taken;
+  };
   Task<Status> serve();
   Status admit();
   Task<Status> encode();
-  // A prompt that came as token ids.
-  Status take_ids(RawPrompt raw);
+  Task<Status> encode_conversation(Part& part);
+  Task<Status> encode_truncated(Part& part);
+  // Makes this the conversation; whether its prompt and an answer fit the context.
+  Task<Result<bool>> encodes_to_fit(Part& part, Conversation conversation,
+                                    const ModelDescription& served);
+  Task<Status> encode_spans(Part& part, std::vector<PromptSpan> spans);
+  Task<Status> encode_raw(Part& part, std::size_t index, RawPrompt raw);
   Task<Status> answer_count();
-  Status check_size(const std::vector<PromptSpan>& spans) const;
-  Task<Status> place_and_submit();
-  Task<Status> wait_for_room(const PlacementRequest& wanted);
+  Status check_size(const Part& part, const std::vector<PromptSpan>& spans) const;
+  Task<Status> place_and_submit(Part& part);
+  Task<Status> wait_for_room(Part& part, const PlacementRequest& wanted);
   // What the KV cache is expected to serve of the prompt.
-  KvIndexMatch match(const ModelDescription& model);
-  Status check_length(const ModelDescription& model);
+  KvIndexMatch match(Part& part, const ModelDescription& model);
+  Status check_length(const Part& part, const ModelDescription& model);
   Task<Status> generate();
+  // For several prompts: all of them from the queue to their last output.
+  Task<Status> generate_all();
+  Task<void> serve_part(std::size_t index);
+  Task<Status> gather();
   void begin_answer();
-  Task<Status> consume(const EngineOutput& output);
+  Task<Status> consume(Part& part, const EngineOutput& output);
+  Task<Status> keep_alive();
   Task<Status> send_events();
   Task<Status> end_answer();
   Task<void> answer_error(const Error& error);
@@ -67,12 +98,10 @@ class Generation {
   RequestRecord& record_;
   WireFormat& format_;
   Instant received_at_;
-  EngineRun run_;
-
+  std::deque<Part> parts_;  // one at least
   protocol::ChatRequest request_;
   CacheHints cache_;
   const ServedModel* model_ = nullptr;
-  TokenIds prompt_;
   bool raw_ = false;  // the prompt is no conversation, so the answer is text and nothing else
   std::vector<Choice> choices_;
   std::uint32_t open_choices_ = 0;
@@ -83,6 +112,11 @@ class Generation {
   bool context_is_cap_ = false;  // the answer may be shorter than asked for: the context ends
   bool unreachable_ = false;     // a write failed: nothing more can be said
   bool settled_ = false;
+  // With several prompts.
+  bool side_by_side_ = false;   // generate_all() has begun
+  Channel<std::size_t> ready_;  // parts that have something to take; closed by stop()
+  std::optional<Error> stopped_;
+  Gate gate_;  // of serve_part()
 };
 
 }  // namespace penstock::gateway

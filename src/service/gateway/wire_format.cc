@@ -50,9 +50,9 @@ Result<ChatRequest> TokenizeFormat::parse(std::string_view body, const ChatLimit
   return std::move(request.chat);
 }
 
-std::optional<RawPrompt> TokenizeFormat::take_raw_prompt() {
-  if (!text_) return std::nullopt;
-  return RawPrompt{.text = std::move(*text_)};
+std::vector<RawPrompt> TokenizeFormat::take_raw_prompts() {
+  if (!text_) return {};
+  return {RawPrompt{.text = std::move(*text_)}};
 }
 
 std::string TokenizeFormat::tokens_body(std::span<const TokenId> prompt) const {
@@ -61,13 +61,16 @@ std::string TokenizeFormat::tokens_body(std::span<const TokenId> prompt) const {
 
 Result<ChatRequest> CompletionFormat::parse(std::string_view body, const ChatLimits& limits) {
   TRY(auto request, protocol::parse_completion_request(body, limits));
-  prompt_.begins = true;
-  if (request.ids) {
-    prompt_.ids = std::move(request.ids);
-    prompt_.wants_text = request.echo;
-  } else {
-    if (request.echo) echo_ = request.text;
-    prompt_.text = std::move(request.text);
+  prompt_count_ = static_cast<std::uint32_t>(request.prompts.size());
+  if (request.echo) echoes_.resize(prompt_count_);
+  for (std::size_t i = 0; i < prompt_count_; ++i) {
+    protocol::CompletionPrompt& prompt = request.prompts[i];
+    const bool is_text = !prompt.ids;
+    if (request.echo && is_text) echoes_[i] = prompt.text;
+    prompts_.push_back({.text = std::move(prompt.text),
+                        .begins = is_text,
+                        .ids = std::move(prompt.ids),
+                        .wants_text = request.echo && !is_text});
   }
   return std::move(request.chat);
 }
@@ -78,8 +81,8 @@ std::unique_ptr<AnswerWriter> CompletionFormat::make_writer(const ChatRequest& r
   completion.id = "cmpl-" + answer.name;
   completion.created = answer.created;
   completion.model = request.model;
-  completion.echo = std::move(echo_);
-  completion.choices = request.sampling.choices;
+  completion.echoes = std::move(echoes_);
+  completion.choices = request.sampling.choices * prompt_count_;
   completion.top_logprobs = request.sampling.top_logprobs;
   completion.include_usage = request.include_usage;
   return request.stream ? protocol::make_completion_stream(std::move(completion))

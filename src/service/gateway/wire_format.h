@@ -53,10 +53,11 @@ class WireFormat {
   virtual std::string tokens_body(std::span<const TokenId> prompt) const {
     return count_body(prompt.size());
   }
-  // Once, after parse(): what the prompt is when it is no conversation.
-  virtual std::optional<RawPrompt> take_raw_prompt() { return std::nullopt; }
+  // Once, after parse(): the prompts when there is no conversation, else nothing. With several, the
+  // writer has the choices of each prompt after those of the one before.
+  virtual std::vector<RawPrompt> take_raw_prompts() { return {}; }
   // Before make_writer(): the text of a raw prompt that came as ids and wanted it.
-  virtual void set_prompt_text(std::string /*text*/) {}
+  virtual void set_prompt_text(std::size_t /*prompt*/, std::string /*text*/) {}
   // What stands before the random digits of a tool call's id.
   virtual std::string_view call_prefix() const { return "call_"; }
 };
@@ -97,7 +98,7 @@ class TokenizeFormat final : public WireFormat {
   }
   bool only_counts() const override { return true; }
   std::string tokens_body(std::span<const TokenId> prompt) const override;
-  std::optional<RawPrompt> take_raw_prompt() override;
+  std::vector<RawPrompt> take_raw_prompts() override;
 
  private:
   std::optional<std::string> text_;
@@ -110,12 +111,15 @@ class CompletionFormat final : public WireFormat {
                                       const protocol::ChatLimits& limits) override;
   std::unique_ptr<protocol::AnswerWriter> make_writer(const protocol::ChatRequest& request,
                                                       const AnswerIdentity& answer) override;
-  std::optional<RawPrompt> take_raw_prompt() override { return std::move(prompt_); }
-  void set_prompt_text(std::string text) override { echo_ = std::move(text); }
+  std::vector<RawPrompt> take_raw_prompts() override { return std::move(prompts_); }
+  void set_prompt_text(std::size_t prompt, std::string text) override {
+    echoes_[prompt] = std::move(text);
+  }
 
  private:
-  RawPrompt prompt_;
-  std::string echo_;  // goes before the answer
+  std::vector<RawPrompt> prompts_;
+  std::uint32_t prompt_count_ = 0;
+  std::vector<std::string> echoes_;  // go before the answers; empty: none are wanted
 };
 
 }  // namespace penstock::gateway
