@@ -1,4 +1,5 @@
 #include "app/command_line.h"
+#include "app/cluster_store.h"
 #include "app/foreign_engines.h"
 
 #include <arpa/inet.h>
@@ -198,7 +199,7 @@ Status check_kv(const Options& o) {
                             c->name, c->value),
                 "kv.classes");
   }
-  return {};
+  return check_cluster(o);
 }
 
 Status check_socket_path(const Options& o) {

@@ -77,6 +77,8 @@ void publish(const json::value& stat, Metrics& metrics) {
   to.number(Metric::kKvTierHitBlocks, {"peer"}, "acquires", "hit_blocks_peer");
   to.number(Metric::kKvTierBlocks, {"peer"}, "peers", "blocks");
   to.number(Metric::kKvTierInService, {"peer"}, "peers", "in_service");
+  to.number(Metric::kKvTierHitBlocks, {"cluster"}, "acquires", "hit_blocks_cluster");
+  to.number(Metric::kKvTierInService, {"cluster"}, "cluster", "in_service");
   to.number(Metric::kKvHitTokens, {}, "acquires", "hit_tokens");
   to.reasons(Metric::kKvPrefixEnded, "", "acquires", "prefix_ended_by");
   to.reasons(Metric::kKvTierRemovedBlocks, "host", "host", "removals");

@@ -131,6 +131,9 @@ std::string tiers(const json::value& stat) {
                     age(disk, "oldest_idle_seconds"), counts(disk, "removals"),
                     text(disk, "state")});
   }
+  if (const json::value& cluster = stat.at("cluster"); cluster.is_object()) {
+    rows.push_back({"cluster", "", "", "", "", "", "", text(cluster, "state")});
+  }
   if (const json::value& peers = stat.at("peers"); peers.is_object()) {
     rows.push_back({"other hosts", fmt::to_string(number(peers, "blocks")), "", "", "", "", "",
                     text(peers, "state")});
@@ -141,11 +144,12 @@ std::string tiers(const json::value& stat) {
 std::string tenants(const json::value& stat, std::string_view ls) {
   const auto names = tenant_names(ls);
   Rows rows = {{"class", "tenant", "in memory", "on disk", "stored", "hits memory", "hits disk",
-                "hits peers", "hit tokens", "misses", "hit rate", "removed", "removed from disk"}};
+                "hits peers", "hits cluster", "hit tokens", "misses", "hit rate", "removed",
+                "removed from disk"}};
   for (const json::value& row : stat.at("tenants").as_array()) {
     const auto known = names.find(text(row, "tenant"));
     const std::int64_t hits = number(row, "hit_blocks_host") + number(row, "hit_blocks_disk") +
-                              number(row, "hit_blocks_peer");
+                              number(row, "hit_blocks_peer") + number(row, "hit_blocks_cluster");
     const std::int64_t all = hits + number(row, "miss_blocks");
     rows.push_back({text(row, "class"), known == names.end() ? text(row, "tenant") : known->second,
                     bytes(row, "host_bytes"), bytes(row, "disk_bytes"),
@@ -153,6 +157,7 @@ std::string tenants(const json::value& stat, std::string_view ls) {
                     fmt::to_string(number(row, "hit_blocks_host")),
                     fmt::to_string(number(row, "hit_blocks_disk")),
                     fmt::to_string(number(row, "hit_blocks_peer")),
+                    fmt::to_string(number(row, "hit_blocks_cluster")),
                     fmt::to_string(number(row, "hit_tokens")),
                     fmt::to_string(number(row, "miss_blocks")),
                     all == 0 ? "-" : fmt::format("{} %", 100 * hits / all), counts(row, "removals"),

@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "app/cluster_store.h"
 #include "app/commands.h"
 #include "app/entropy.h"
 #include "app/ready.h"
@@ -114,7 +115,17 @@ Result<int> serve_kv(const Options& options) {
     server_options.peer_server->log = server_options.log;
   }
   TRY(const auto peers, open_peers(options, secret));
-  TRY(const auto server, kv::KvServer::start(std::move(server_options), disk.get(), peers.get()));
+  std::unique_ptr<BlockStore> store;
+  std::unique_ptr<service::ClusterTier> cluster;
+  if (!options.cluster_store.empty()) {
+    TRY(store, open_cluster_store(options.cluster_store));
+    service::ClusterTierOptions wanted = cluster_tier_options(options);
+    wanted.gc_owner = fmt::format("kvd-{:016x}", draw_u64());
+    cluster = std::make_unique<service::ClusterTier>(*store, std::move(wanted));
+    log_info("KV cluster store {}", options.cluster_store);
+  }
+  TRY(const auto server,
+      kv::KvServer::start(std::move(server_options), disk.get(), peers.get(), cluster.get()));
   std::thread loop([&] { server->run(); });
   log_info("KV cache at {}", options.kv_socket);
   if (server->peer_port() != 0)

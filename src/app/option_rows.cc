@@ -286,6 +286,27 @@ constexpr std::array kTable = {
     OptionInfo{"kv-peer", "kv.peers", &O::kv_peers, kKvSide, "NAME=HOST:PORT", "", 0, 0, "", kPlain,
                "Get cached KV from the KV daemon at HOST:PORT, too; repeatable",
                "It is given the same address with --kv-listen. NAME is for people."},
+    OptionInfo{
+        "cluster-store", "kv.cluster.store", &O::cluster_store, kKvSide, "STORE", "", 0, 0, "",
+        kPlain,
+        "Keep KV in a store that all hosts share, too: posix:/FOLDER, "
+        "3fs:/FOLDER or rados:CONF",
+        "posix: a folder on a mount that all hosts have (NFS, Lustre, FUSE); 3fs: the same through "
+        "USRBIO; rados: Ceph, by its ceph.conf. Hosts that share a store need the same "
+        "--kv-secret-file, --kv-class and --cluster-slice."},
+    OptionInfo{"cluster-class", "kv.cluster.classes", &O::cluster_classes, kKvSide, "NAMES",
+               "agent,chat", 0, 0, "", kPlain,
+               "Classes whose KV is written to the cluster store as it is computed",
+               "Names of --kv-class with commas between them, or all."},
+    OptionInfo{"cluster-fetch-limit", "kv.cluster.fetch_limit", &O::cluster_fetch_limit, kKvSide,
+               "TIME", "500ms", 10 * kMs, kHour, "", kPlain,
+               "How long one read of the cluster store may take",
+               "What takes longer is computed. After a few in a row the store is left alone for a "
+               "while."},
+    OptionInfo{"cluster-slice", "kv.cluster.slice", &O::cluster_slice, kKvSide, "TIME", "6h",
+               1000 * kMs, 24 * 30 * kHour, "", kPlain,
+               "Time slice that lifetimes in the cluster store are counted in",
+               "The same for all hosts of a store, for as long as the store lives."},
     OptionInfo{"dry-run", "", &O::dry_run, commands(kKv), "", "false", 0, 0, "", kPlain,
                "gc: say what would be removed and remove nothing", ""},
     OptionInfo{"tier", "", &O::kv_tier, commands(kKv), "TIER", "all", 0, 0, "host|disk|all", kPlain,

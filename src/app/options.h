@@ -117,6 +117,10 @@ struct Options {
   std::string kv_encryption_key_file;  // encryption of the disk tier; empty: none
   std::string kv_listen;               // HOST:PORT for other hosts' daemons; empty: none
   std::vector<Assignment> kv_peers;    // name -> HOST:PORT of a daemon to ask
+  std::string cluster_store;           // KIND:REST of the store that hosts share; empty: none
+  std::string cluster_classes;         // "agent,chat" or "all": written through to it
+  Duration cluster_fetch_limit{};      // of one read or look-up there
+  Duration cluster_slice{};            // of the manifests its expiry works from
   std::string kv_scope_filter;         // kv export: only scopes that contain it
   bool dry_run = false;                // kv gc: say what would go
   std::string kv_tier;                 // kv verify: "host", "disk" or "all"

@@ -182,7 +182,6 @@ class Test:
 
     def bandwidth(self):
         """Written, read back; against `rados bench` on the same pool and object size in the same run."""
-        self.write_extents()
         rates = {"write": [], "read": [], "rados write": [], "rados read": []}
         for turn in (1, 2):  # alternating, as the machine's other load changes
             rates["rados write"].append(self.rados_bench("write", "-b", str(EXTENT_BYTES), "--no-cleanup"))
@@ -193,7 +192,6 @@ class Test:
         for what in ("write", "read"):
             ours, theirs = max(rates[what]), max(rates["rados " + what])
             print(f"{what}: {ours:.0f} MiB/s; rados bench {theirs:.0f}; ratio {ours / theirs:.2f}")
-        self.rate = max(rates["read"]) / 2
 
     def write_extents(self):
         Load(self, "write", "--deadline-ms", 20000, "--depth", 8).end(180)
@@ -217,7 +215,7 @@ class Test:
         return float(line.split(":")[1])
 
     def reading(self, seconds, *options):
-        if self.rate is None:
+        if self.rate is None:  # measured anew in each scene: other load on the machine changes
             self.rate = self.measure("read", "--deadline-ms", 20000, "--depth", 16, "--seconds", 6) / 2
         return Load(self, "read", "--rate", f"{self.rate:.1f}", "--depth", 8, "--seconds", seconds, *options)
 
@@ -231,6 +229,13 @@ class Test:
         length = stall(lines)
         after = load.between(end - SETTLED, end)
         print(f"{how} of osd.{osd}: stall {length:.1f} s (limit {limit:.0f}), misses {reasons(lines)}, hits {total(lines, 'hits')}")
+        if length > limit:
+            seconds = {}
+            for line in lines:
+                of = seconds.setdefault(int(line["t"] - begin), [0, 0])
+                of[0] += line["hits"]
+                of[1] += sum(line["misses"].values())
+            print("second: [hits, misses]", seconds)
         check(length <= limit, f"the stall is longer than {limit} s")
         check(not reasons(after) and total(after, "hits") > 0, f"not all are hits again: {reasons(after)}")
 
@@ -378,9 +383,11 @@ def main():
     failed = []
     try:
         test.cluster.up()
+        test.write_extents()
         print(f"cluster: {time.monotonic() - began:.0f} s", flush=True)
         for name in options.scene or SCENES:
             scene = getattr(test, name)
+            test.rate = None
             print(f"--- {name}: {scene.__doc__}", flush=True)
             since = time.monotonic()
             try:

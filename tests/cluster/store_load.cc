@@ -119,9 +119,13 @@ class Load {
   }
 
  private:
+  static constexpr std::uint64_t kSlowMax = 8;
+
   using Counts = std::map<std::string, std::uint64_t>;
 
-  bool may_start() const { return in_flight_ < options_.depth; }
+  // Reads that an OSD could not serve in time wait there, cancelled or not, and are served before
+  // newer ones when it can again: so a store that answers nothing is only probed, as by the tier.
+  bool may_start() const { return in_flight_ < (slow_in_a_row_ < kSlowMax ? options_.depth : 1); }
   // The store may hold the buffer of an operation that was given up; such a one is not reused yet.
   StoreBuffer take_buffer() {
     ++in_flight_;
@@ -152,9 +156,11 @@ class Load {
                     ++all_wrong_;
                   } else if (reason == MissReason::kNone) {
                     ++hits_;
+                    slow_in_a_row_ = 0;
                     ++done_;
                   } else {
                     ++misses_[std::string(to_string(reason))];
+                    ++slow_in_a_row_;
                   }
                   --in_flight_;
                 }});
@@ -212,7 +218,7 @@ class Load {
   const LoadOptions& options_;
   std::deque<std::shared_ptr<std::byte[]>> buffers_;  // free when nobody else has them
   std::vector<std::uint64_t> sums_;                   // by extent
-  std::uint64_t next_ = 0, new_ = 0, in_flight_ = 0;
+  std::uint64_t next_ = 0, new_ = 0, in_flight_ = 0, slow_in_a_row_ = 0;
   std::uint64_t hits_ = 0, wrong_ = 0, put_ = 0, done_ = 0, all_wrong_ = 0;
   Counts misses_, not_put_;
   double late_ms_ = 0, worst_late_ms_ = 0;

@@ -24,6 +24,7 @@
 #include "io/kv/kv_codec.h"
 #include "io/kv/tier_clock.h"
 #include "io/sockets/unix_socket.h"
+#include "service/kvd/cluster_tier.h"
 
 namespace penstock::kv {
 namespace {
@@ -118,19 +119,19 @@ void count(std::atomic<std::uint64_t>& counter) {
 
 struct KvServer::State {
   State(KvServerOptions o, FileLock l, Arena arena, Descriptor listening, BlockTier* d,
-        BlockTier* p, std::unique_ptr<PeerServer> serving)
+        BlockTier* p, service::ClusterTier* c, std::unique_ptr<PeerServer> serving)
       : options(std::move(o)),
         lock(std::move(l)),
         memory(std::move(arena)),
         listener(std::move(listening)),
         disk(d),
-        daemon(options.daemon, memory, d, p),
+        daemon(options.daemon, memory, d, p, c),
         peer_server(std::move(serving)),
         epoll(::epoll_create1(EPOLL_CLOEXEC)) {
     ENSURE(epoll.get() >= 0);
     watch(EPOLL_CTL_ADD, listener.get(), kListener, EPOLLIN);
     watch(EPOLL_CTL_ADD, stop_event.fd(), kStop, EPOLLIN);
-    for (const BlockTier* tier : {d, p}) {
+    for (const BlockTier* tier : {d, p, static_cast<BlockTier*>(c)}) {
       if (tier != nullptr && tier->event_fd() >= 0)
         watch(EPOLL_CTL_ADD, tier->event_fd(), kTiers, EPOLLIN);
     }
@@ -392,6 +393,7 @@ void KvServer::State::finish() {
     end(sessions.begin()->first);
   if (peer_server != nullptr) peer_server->end_all(now());
   daemon.take_outbox();
+  daemon.hurry();
   const Instant until = now().now + options.settle_max;
   while (!daemon.settled() && now().now < until) {
     daemon.poll(now());
@@ -404,7 +406,7 @@ void KvServer::State::finish() {
 }
 
 Result<std::unique_ptr<KvServer>> KvServer::start(KvServerOptions options, BlockTier* disk,
-                                                  BlockTier* peers) {
+                                                  BlockTier* peers, service::ClusterTier* cluster) {
   TRY(FileLock lock, FileLock::acquire(options.socket + ".lock"));
   TRY(Descriptor listener, sockets::listen_at(options.socket));
   std::unique_ptr<PeerServer> peer_server;
@@ -414,7 +416,7 @@ Result<std::unique_ptr<KvServer>> KvServer::start(KvServerOptions options, Block
   TRY(Arena arena, Arena::create(options.arena_bytes));
   return std::unique_ptr<KvServer>(new KvServer(
       std::make_unique<State>(std::move(options), std::move(lock), std::move(arena),
-                              std::move(listener), disk, peers, std::move(peer_server))));
+                              std::move(listener), disk, peers, cluster, std::move(peer_server))));
 }
 
 KvServer::KvServer(std::unique_ptr<State> state) : state_(std::move(state)) {}

@@ -52,9 +52,10 @@ struct KvServerCounters {
 
 class KvServer {
  public:
-  // Makes the arena and listens. `disk` and `peers` (null: none) outlive the server.
+  // Makes the arena and listens. `disk`, `peers` and `cluster` (null: none) outlive the server.
   static Result<std::unique_ptr<KvServer>> start(KvServerOptions options, BlockTier* disk,
-                                                 BlockTier* peers = nullptr);
+                                                 BlockTier* peers = nullptr,
+                                                 service::ClusterTier* cluster = nullptr);
   ~KvServer();
   KvServer(const KvServer&) = delete;
   KvServer& operator=(const KvServer&) = delete;

@@ -110,6 +110,46 @@ json::value peer_stat(const Inside& inside) {
                       {"corrupt", stats.corrupt},       {"io_errors", stats.io_errors}};
 }
 
+json::object cluster_gc(const Inside& inside) {
+  const ClusterGcNumbers gc = inside.cluster->gc_numbers();
+  return {{"runs", gc.runs},   {"manifests", gc.manifests}, {"swept", gc.swept},
+          {"names", gc.names}, {"removed", gc.removed},     {"removed_bytes", gc.removed_bytes},
+          {"kept", gc.kept},   {"failures", gc.failures}};
+}
+
+json::value cluster_stat(const Inside& inside) {
+  if (inside.cluster == nullptr) return nullptr;
+  const TierStats stats = inside.cluster->stats();
+  const ClusterStats cluster = inside.cluster->cluster_stats();
+  const ClusterWriteNumbers& writes = inside.cluster_writes.numbers();
+  return json::object{{"in_service", stats.in_service},
+                      {"state", stats.state},
+                      {"known_blocks", stats.blocks},
+                      {"index_bytes", stats.index_bytes},
+                      {"look_ups", cluster.look_ups},
+                      {"look_ups_slow", cluster.look_ups_slow},
+                      {"reads", stats.reads},
+                      {"read_bytes", stats.read_bytes},
+                      {"extents_read", cluster.extents_read},
+                      {"singles_read", cluster.singles_read},
+                      {"writes", stats.writes},
+                      {"write_bytes", stats.write_bytes},
+                      {"extents_written", cluster.extents_written},
+                      {"singles_written", cluster.singles_written},
+                      {"written_blocks", writes.blocks},
+                      {"written_block_bytes", writes.bytes},
+                      {"writes_queued", inside.cluster_writes.queued()},
+                      {"writes_dropped", writes.dropped},
+                      {"writes_gone", writes.gone},
+                      {"writes_ended", counts(writes.ended)},
+                      {"touches", cluster.touches},
+                      {"gc", cluster_gc(inside)},
+                      {"buffer_bytes", cluster.buffer_bytes},
+                      {"breaker_openings", cluster.breaker_openings},
+                      {"corrupt", stats.corrupt},
+                      {"io_errors", stats.io_errors}};
+}
+
 // What came and went since the start, and what is held now; on disk that may be older.
 json::array tenant_stat(const Inside& inside) {
   struct Row {
@@ -144,6 +184,7 @@ json::array tenant_stat(const Inside& inside) {
         {"hit_blocks_host", use.hits.host},
         {"hit_blocks_disk", use.hits.disk},
         {"hit_blocks_peer", use.hits.peer},
+        {"hit_blocks_cluster", use.hits.cluster},
         {"hit_tokens", use.hit_tokens},
         {"miss_blocks", use.miss_blocks}};
     add_removals(use.host_removals, row);
@@ -296,6 +337,7 @@ json::object describe_stat(const Inside& inside, const SessionNumbers& sessions,
       {"host", host_stat(inside, sessions, now.now)},
       {"disk", disk_stat(inside)},
       {"peers", peer_stat(inside)},
+      {"cluster", cluster_stat(inside)},
       {"acquires", json::object{{"count", statistics.acquires},
                                 {"open_leases", inside.leases.open()},
                                 {"open_keys", inside.leases.keys_open()},
@@ -304,6 +346,7 @@ json::object describe_stat(const Inside& inside, const SessionNumbers& sessions,
                                 {"hit_blocks_host", statistics.hits.host},
                                 {"hit_blocks_disk", statistics.hits.disk},
                                 {"hit_blocks_peer", statistics.hits.peer},
+                                {"hit_blocks_cluster", statistics.hits.cluster},
                                 {"hit_windows", statistics.hit_windows},
                                 {"hit_tokens", statistics.hit_tokens},
                                 {"prefix_ended_by", counts(statistics.misses)}}},
@@ -314,6 +357,8 @@ json::object describe_stat(const Inside& inside, const SessionNumbers& sessions,
            {"bytes", statistics.load_bytes},
            {"disk_bytes_per_second", inside.load_model.bytes_per_second(KvTier::kDisk, now.now)},
            {"peer_bytes_per_second", inside.load_model.bytes_per_second(KvTier::kPeer, now.now)},
+           {"cluster_bytes_per_second",
+            inside.load_model.bytes_per_second(KvTier::kCluster, now.now)},
            {"decided", inside.load_model.loads()},
            {"slower_than_recompute", inside.load_model.loads_slower_than_recompute()},
            {"ended", counts(statistics.loads_ended)}}},

@@ -19,11 +19,12 @@ MissReason cause(const kvcache::HostRemoval& removal) {
 
 }  // namespace
 
-Holdings::Holdings(std::span<std::byte> arena, BlockTier* disk, BlockTier* peers, EventLog& log,
-                   KvStatistics& statistics, std::size_t history_max, double tenant_share_max)
+Holdings::Holdings(std::span<std::byte> arena, Below below, EventLog& log, KvStatistics& statistics,
+                   std::size_t history_max, double tenant_share_max)
     : arena_(arena),
-      disk_(disk),
-      peers_(peers),
+      disk_(below.disk),
+      peers_(below.peers),
+      cluster_(below.cluster),
       log_(log),
       statistics_(statistics),
       host_(arena.size(), tenant_share_max),

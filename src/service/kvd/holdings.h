@@ -1,5 +1,5 @@
 // Holdings: what this host holds in memory and on disk, kept true in every place that tells of it,
-// and the other hosts that may be asked.
+// and the other hosts and the cluster store that may be asked.
 //
 // Each change of a tier passes through here, so that the event log, the statistics and the history
 // of removals always agree with the host tier. A block that leaves memory and is on no lower tier
@@ -31,15 +31,23 @@ using kvcache::HostTier;
 
 class Holdings {
  public:
-  Holdings(std::span<std::byte> arena, BlockTier* disk, BlockTier* peers, EventLog& log,
-           KvStatistics& statistics, std::size_t history_max, double tenant_share_max);
+  // Those of these tiers that there are; null: there is none.
+  struct Below {
+    BlockTier* disk = nullptr;
+    BlockTier* peers = nullptr;
+    BlockTier* cluster = nullptr;
+  };
+  Holdings(std::span<std::byte> arena, Below below, EventLog& log, KvStatistics& statistics,
+           std::size_t history_max, double tenant_share_max);
 
   HostTier& host() { return host_; }
   const HostTier& host() const { return host_; }
   BlockTier* disk() { return disk_; }
   BlockTier* peers() { return peers_; }
-  // kDisk or kPeer; null when there is none.
-  BlockTier* tier(KvTier tier) { return tier == KvTier::kPeer ? peers_ : disk_; }
+  // kDisk, kPeer or kCluster; null when there is none.
+  BlockTier* tier(KvTier tier) {
+    return tier == KvTier::kPeer ? peers_ : tier == KvTier::kCluster ? cluster_ : disk_;
+  }
   std::span<std::byte> bytes(HostBlock block);
   std::span<std::byte> place(HostBlock block);  // its bytes and the rest of the last unit
   std::span<std::byte> scratch(std::uint64_t offset, std::uint64_t bytes);  // of take_scratch()
@@ -51,10 +59,11 @@ class Holdings {
   void prefetch(const BlockName& name) const {
     if (disk_ != nullptr) disk_->prefetch(name);
   }
-  // The fastest tier below memory that has it: the disk, or another host.
+  // The fastest tier below memory that has it: the disk, another host, the cluster store.
   std::optional<KvTier> below(const BlockName& name) const {
     if (on_disk(name)) return KvTier::kDisk;
     if (peers_ != nullptr && peers_->contains(name)) return KvTier::kPeer;
+    if (cluster_ != nullptr && cluster_->contains(name)) return KvTier::kCluster;
     return std::nullopt;
   }
   // Why nobody holds it, as far as is known.
@@ -85,6 +94,7 @@ class Holdings {
   std::span<std::byte> arena_;
   BlockTier* disk_;
   BlockTier* peers_;
+  BlockTier* cluster_;
   EventLog& log_;
   KvStatistics& statistics_;
   HostTier host_;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "service/kvd/admin.h"
+#include "service/kvd/cluster_writes.h"
 #include "service/kvd/describe.h"
 #include "service/kvd/fetches.h"
 
@@ -51,23 +52,27 @@ struct KvDaemon::State {
     std::map<std::uint32_t, RegisteredPool> pools;
   };
 
-  State(KvDaemonOptions given, KvMemory& memory, BlockTier* disk, BlockTier* peers)
+  State(KvDaemonOptions given, KvMemory& memory, BlockTier* disk, BlockTier* peers,
+        ClusterTier* shared)
       : options(std::move(given)),
         arena(memory.arena()),
         log(options.event_history_max),
-        holdings(arena, disk, peers, log, statistics, options.history_max,
+        cluster(shared),
+        holdings(arena, {disk, peers, shared}, log, statistics, options.history_max,
                  options.tenant_share_max),
         loads(holdings, statistics, load_model, options.loads_in_flight_max),
         writes(holdings, statistics),
-        leases(holdings, loads, writes, statistics, records, load_model),
+        cluster_writes(holdings, shared, options.cluster_tail_delay),
+        leases(holdings, loads, writes, shared, cluster_writes, statistics, records, load_model),
         fetches(holdings, loads),
-        stores(memory, holdings, writes, statistics, options.stores_pending_max),
+        stores(memory, holdings, writes, cluster_writes, statistics, options.stores_pending_max),
         feed(options.epoch, log,
              [this](SnapshotCursor& at, std::vector<kv::Event>& found) {
                return holdings.snapshot(at, found);
              }),
-        admin({holdings, log, loads, writes, leases, stores, statistics, records, reuse, load_model,
-               roots, options.classes, options.disk_failure, started}) {}
+        admin({holdings, log, loads, writes, leases, stores, shared, cluster_writes, statistics,
+               records, reuse, load_model, roots, options.classes, options.disk_failure, started}) {
+  }
 
   // One overload per message; false: the session breaks the protocol and was sent away.
   void on(kv::SessionId id, Session& session, kv::Hello hello, TierNow now);
@@ -96,10 +101,12 @@ struct KvDaemon::State {
   std::span<std::byte> arena;
   KvStatistics statistics;
   EventLog log;
+  ClusterTier* cluster;
   Holdings holdings;
   kvcache::LoadModel load_model{{}};
   Loads loads;
   WriteThrough writes;
+  ClusterWrites cluster_writes;
   AcquireRecords records;
   kvcache::ReuseDistance reuse;
   Leases leases;
@@ -117,8 +124,9 @@ struct KvDaemon::State {
   TierNow turn;  // when the last one was
 };
 
-KvDaemon::KvDaemon(KvDaemonOptions options, KvMemory& memory, BlockTier* disk, BlockTier* peers)
-    : state_(std::make_unique<State>(std::move(options), memory, disk, peers)) {}
+KvDaemon::KvDaemon(KvDaemonOptions options, KvMemory& memory, BlockTier* disk, BlockTier* peers,
+                   ClusterTier* cluster)
+    : state_(std::make_unique<State>(std::move(options), memory, disk, peers, cluster)) {}
 
 KvDaemon::~KvDaemon() = default;
 
@@ -166,7 +174,7 @@ void KvDaemon::handle(kv::SessionId session, kv::ClientMessage message, TierNow 
 bool KvDaemon::has_work() const {
   const State& s = *state_;
   return s.stores.has_work() || s.feed.has_work() || s.admin.has_work() || s.loads.unsubmitted() ||
-         !s.suspects.empty();
+         !s.suspects.empty() || s.cluster_writes.has_work(s.turn.now);
 }
 
 void KvDaemon::work(TierNow now) {
@@ -182,6 +190,7 @@ void KvDaemon::work(TierNow now) {
   s.stores.work(now, s.outbox);
   s.feed.work(s.outbox);
   s.admin.work(now, s.outbox);
+  s.cluster_writes.work(now);
   s.end_turn(now);
 }
 
@@ -199,6 +208,11 @@ void KvDaemon::poll(TierNow now) {
   if (BlockTier* peers = s.holdings.peers()) {
     std::vector<TierRemoval> removals;  // told by the peers, when they tell what they hold
     peers->poll(now, removals);
+  }
+  if (s.cluster != nullptr) {
+    std::vector<TierRemoval> removals;  // what is there is asked when it is wanted
+    s.cluster->poll(now, removals);
+    s.leases.looked_up(now);
   }
   const std::vector<LoadEnded> loaded = s.loads.finish(now);
   s.leases.loaded(loaded, now);
@@ -225,6 +239,7 @@ std::optional<Instant> KvDaemon::next_deadline() const {
     if (tier != nullptr)
       consider(s.polled + (tier->event_fd() < 0 && is_busy ? kTierPoll : kTierTick));
   }
+  if (s.cluster != nullptr) consider(s.cluster->next_deadline());
   return next;
 }
 
@@ -270,8 +285,14 @@ std::optional<std::uint32_t> KvDaemon::bytes_of(const BlockName& name) const {
   return s.holdings.on_disk(name) ? s.holdings.disk()->size_of(name) : std::nullopt;
 }
 
+void KvDaemon::hurry() {
+  state_->cluster_writes.hurry();
+}
+
 bool KvDaemon::settled() const {
-  return state_->writes.settled() && !state_->stores.has_work();
+  const bool is_in_cluster =
+      state_->cluster_writes.settled() || !state_->cluster_writes.may_go_on();
+  return state_->writes.settled() && is_in_cluster && !state_->stores.has_work();
 }
 
 std::string KvDaemon::stat_json() const {
@@ -356,10 +377,9 @@ void KvDaemon::State::on(kv::SessionId id, Session& session, kv::Acquire request
   }
   request.request.resize(std::min(request.request.size(), kTextMax));
   const KnownRoot* root = use_root(request.root);
-  const std::uint32_t block_tokens = (root ? root->layout : KvLayoutSpec{}).block_tokens;
   for (const BlockKey& key : request.keys)
     reuse.reference(key);
-  leases.acquire(id, std::move(request), block_tokens, now);
+  leases.acquire(id, std::move(request), root ? root->layout : KvLayoutSpec{}, now);
 }
 
 void KvDaemon::State::on(kv::SessionId id, Session&, kv::Release release, TierNow now) {

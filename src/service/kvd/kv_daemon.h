@@ -31,6 +31,8 @@
 
 namespace penstock::service {
 
+class ClusterTier;
+
 // Memory that the shell has mapped.
 class KvMemory {
  public:
@@ -57,8 +59,9 @@ struct KvDaemonOptions {
   std::size_t roots_max = 4096;  // chains known by name and layout; the longest unused goes
   std::size_t stores_pending_max = 65536;  // blocks waiting to be copied, all sessions
   std::size_t loads_in_flight_max = 256;   // reads of tiers under way
-  std::size_t event_history_max = std::size_t{1} << 16;  // events kept for replay
-  std::size_t history_max = std::size_t{1} << 18;        // removed names remembered for explain
+  std::size_t event_history_max = std::size_t{1} << 16;   // events kept for replay
+  std::size_t history_max = std::size_t{1} << 18;         // removed names remembered for explain
+  Duration cluster_tail_delay = std::chrono::seconds(5);  // before an end of a chain goes there
   double tenant_share_max = 0.5;  // of the arena, for one tenant when there are others
 };
 
@@ -72,9 +75,10 @@ struct KvOutgoing {
 
 class KvDaemon {
  public:
-  // `memory`, `disk` (null: no disk tier) and `peers` (other hosts' daemons; null: none) outlive
-  // the daemon.
-  KvDaemon(KvDaemonOptions options, KvMemory& memory, BlockTier* disk, BlockTier* peers = nullptr);
+  // `memory`, `disk` (null: no disk tier), `peers` (other hosts' daemons; null: none) and `cluster`
+  // (a store that hosts share; null: none) outlive the daemon.
+  KvDaemon(KvDaemonOptions options, KvMemory& memory, BlockTier* disk, BlockTier* peers = nullptr,
+           ClusterTier* cluster = nullptr);
   ~KvDaemon();
   KvDaemon(const KvDaemon&) = delete;
   KvDaemon& operator=(const KvDaemon&) = delete;
@@ -102,7 +106,9 @@ class KvDaemon {
   // The shell's send queue of this session is full (or drained again): events are held back
   // meanwhile; one who falls behind the kept history gets a snapshot.
   void set_congested(kv::SessionId session, bool congested);
-  // True once no write to the disk is pending (for an orderly stop).
+  // Writes what waits for more to come (for an orderly stop).
+  void hurry();
+  // True once no write to the disk or the cluster store is pending.
   bool settled() const;
 
   // Numbers for metrics and `kv stat`; cheap.

@@ -16,7 +16,7 @@ std::optional<Instant> Leases::next_deadline() const {
   return deadlines_.begin()->first;
 }
 
-void Leases::acquire(kv::SessionId session, kv::Acquire request, std::uint32_t block_tokens,
+void Leases::acquire(kv::SessionId session, kv::Acquire request, const KvLayoutSpec& layout,
                      TierNow now) {
   const Key key{session, request.lease};
   const auto [entry, is_new] = leases_.try_emplace(key);
@@ -26,12 +26,39 @@ void Leases::acquire(kv::SessionId session, kv::Acquire request, std::uint32_t b
   Lease& lease = entry->second;
   lease.request = std::move(request);
   keys_open_ += lease.request.keys.size();
-  lease.block_tokens = block_tokens;
+  lease.block_tokens = layout.block_tokens;
   lease.began = now.now;
   lease.deadline = now.now + std::clamp(lease.request.budget, Duration{}, kBudgetMax);
   deadlines_.emplace(lease.deadline, key);
+  walk(key, lease);
+  changed_.insert(key);
   const std::vector<BlockKey>& keys = lease.request.keys;
-  for (std::size_t depth = 0; depth < keys.size(); ++depth) {
+  if (cluster_ == nullptr || lease.history.size() == keys.size() || layout.history_slices.empty())
+    return plan(key, lease, now);
+  lease.looks_up = true;
+  cluster_->look_up(
+      {keys, lease.request.windows, lease.history.size(), layout}, now,
+      [answers = answers_, key](MissReason reason) { answers->emplace_back(key, reason); });
+}
+
+void Leases::looked_up(TierNow now) {
+  for (const auto& [key, reason] : std::exchange(*answers_, {})) {
+    const auto found = leases_.find(key);
+    if (found == leases_.end() || !found->second.looks_up) continue;
+    Lease& lease = found->second;
+    lease.looks_up = false;
+    walk(key, lease);
+    if (reason != MissReason::kNone && lease.missing == MissReason::kNeverStored)
+      lease.missing = reason;
+    plan(key, lease, now);
+    changed_.insert(key);
+  }
+}
+
+void Leases::walk(const Key& key, Lease& lease) {
+  const std::vector<BlockKey>& keys = lease.request.keys;
+  lease.missing = MissReason::kNone;
+  for (std::size_t depth = lease.history.size(); depth < keys.size(); ++depth) {
     if (depth + Holdings::kPrefetchAhead < keys.size())
       holdings_.prefetch({keys[depth + Holdings::kPrefetchAhead], KvGroup::kHistory});
     const Part part = look(key, info_of(lease, depth, KvGroup::kHistory), depth);
@@ -41,10 +68,12 @@ void Leases::acquire(kv::SessionId session, kv::Acquire request, std::uint32_t b
     }
     lease.history.push_back(part);
   }
+}
+
+void Leases::plan(const Key& key, Lease& lease, TierNow now) {
   decide(lease, now.now);
   choose_windows(key, lease);
   start_loads(key, lease, now);
-  changed_.insert(key);
 }
 
 Tokens Leases::prompt_of(const Lease& lease) {
@@ -250,10 +279,11 @@ void Leases::advance(const Key& key, Lease& lease, TierNow now, Outbox& outbox) 
     }
     message.history.push_back(pinned(part));
   }
-  bool complete = lease.granted == lease.history.size();
+  bool complete = lease.granted == lease.history.size() && !lease.looks_up;
   for (const Window& window : lease.windows)
     if (window.part.have == Have::kBelow || window.part.have == Have::kLoading) complete = false;
   message.final = complete || now.now >= lease.deadline;
+  if (message.final && std::exchange(lease.looks_up, false)) lease.missing = MissReason::kTooSlow;
   if (message.final && lease.granted < lease.history.size())
     cut(lease, lease.granted, MissReason::kTooSlow);
   for (Window& window : lease.windows) {
@@ -326,6 +356,7 @@ void Leases::finish(const Key& key, Lease& lease, TierNow now) {
   ++at(statistics_.misses, lease.missing);
   if (holdings_.disk() != nullptr && !path.empty())
     holdings_.disk()->touch(path, request.ttl_class, now);
+  cluster_writes_.used(path, request.ttl_class, now);
   const std::size_t missed =
       std::min(request.keys.size() - lease.granted, AcquireRecords::kMissedMax);
   const auto first = request.keys.begin() + static_cast<std::ptrdiff_t>(lease.granted);
@@ -343,6 +374,7 @@ kv::PinnedBlock Leases::pinned(const Part& part) const {
 
 void Leases::stop(const Key& key, Lease& lease, TierNow now, Outbox& outbox) {
   if (lease.is_final) return;
+  if (std::exchange(lease.looks_up, false)) lease.missing = MissReason::kTooSlow;
   if (lease.granted < lease.history.size()) cut(lease, lease.granted, MissReason::kTooSlow);
   for (Window& window : lease.windows)
     if (!window.granted) let_go(window.part);

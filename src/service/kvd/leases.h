@@ -1,12 +1,13 @@
 // Leases: what was asked for, what of it is there, and who may read it until when.
 //
 // acquire() walks the chain from its first block as far as blocks are in memory, being loaded, on
-// disk, or at another host: those in memory are pinned at once, the others are loaded in order, as
-// many at a time as Loads allows; a lease that finds Loads full waits in line. The readable prefix
-// is granted as it grows, in one message per lease and turn. The lease is final when all that was
-// found has arrived, when a block of it failed (the prefix ends there, with that reason), or when
-// its budget is over (kTooSlow; what arrived later is sealed for others). After that it only holds
-// pins.
+// disk, at another host, or in the cluster store. What the rest of a chain has there is asked
+// first, without waiting: the walk goes on when the answer is there. Those in memory are pinned at
+// once, the others are loaded in order, as many at a time as Loads allows; a lease that finds Loads
+// full waits in line. The readable prefix is granted as it grows, in one message per lease and
+// turn. The lease is final when all that was found has arrived, when a block of it failed (the
+// prefix ends there, with that reason), or when its budget is over (kTooSlow; what arrived later is
+// sealed for others). After that it only holds pins.
 //
 // A block on disk is loaded when that is predicted to be faster than computing it: the engine says
 // what computing costs, LoadModel knows how fast the disk has been. Memory is always faster.
@@ -26,6 +27,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -34,6 +36,7 @@
 #include "core/kvcache/load_model.h"
 #include "port/block_tier.h"
 #include "service/kvd/acquire_record.h"
+#include "service/kvd/cluster_writes.h"
 #include "service/kvd/loads.h"
 #include "service/kvd/outbox.h"
 #include "service/kvd/write_through.h"
@@ -44,11 +47,15 @@ class Leases {
  public:
   static constexpr Duration kBudgetMax = std::chrono::minutes(1);  // larger ones are cut to it
 
-  Leases(Holdings& holdings, Loads& loads, WriteThrough& writes, KvStatistics& statistics,
-         AcquireRecords& records, kvcache::LoadModel& model)
+  // `cluster` null: there is no cluster store.
+  Leases(Holdings& holdings, Loads& loads, WriteThrough& writes, ClusterTier* cluster,
+         ClusterWrites& cluster_writes, KvStatistics& statistics, AcquireRecords& records,
+         kvcache::LoadModel& model)
       : holdings_(holdings),
         loads_(loads),
         writes_(writes),
+        cluster_(cluster),
+        cluster_writes_(cluster_writes),
         statistics_(statistics),
         records_(records),
         model_(model) {}
@@ -62,9 +69,11 @@ class Leases {
   std::size_t open() const { return leases_.size(); }
   std::optional<Instant> next_deadline() const;
 
-  // Precondition: !contains(session, request.lease); the windows are ascending. `block_tokens` of
-  // its root, for the statistics.
-  void acquire(kv::SessionId session, kv::Acquire request, std::uint32_t block_tokens, TierNow now);
+  // Precondition: !contains(session, request.lease); the windows are ascending. `layout` of its
+  // root; without slices: not known.
+  void acquire(kv::SessionId session, kv::Acquire request, const KvLayoutSpec& layout, TierNow now);
+  // Takes what the cluster store has answered since.
+  void looked_up(TierNow now);
   // Unknown ones are ignored.
   void release(kv::SessionId session, kv::LeaseId lease, TierNow now, Outbox& outbox);
   // The pinned block of that name, if the lease holds it.
@@ -106,9 +115,16 @@ class Leases {
     Instant began;
     std::optional<kvcache::LoadDecision> decision;  // when there was something to decide
     bool in_line = false;                           // stands in line_
+    bool looks_up = false;                          // the cluster store has been asked
     bool is_final = false;
   };
 
+  using Answers = std::vector<std::pair<Key, MissReason>>;  // outlives the object, for the tier
+
+  // Goes on along the chain as far as blocks are held.
+  void walk(const Key& key, Lease& lease);
+  // Chooses and starts what is to be loaded of what was found.
+  void plan(const Key& key, Lease& lease, TierNow now);
   BlockInfo info_of(const Lease& lease, std::size_t depth, KvGroup group) const;
   // Pins the block or waits for it, where it is in memory; kGone when it can't be had. `index` is
   // that of the part in its lease.
@@ -136,6 +152,9 @@ class Leases {
   Holdings& holdings_;
   Loads& loads_;
   WriteThrough& writes_;
+  ClusterTier* cluster_;
+  ClusterWrites& cluster_writes_;
+  std::shared_ptr<Answers> answers_ = std::make_shared<Answers>();
   KvStatistics& statistics_;
   AcquireRecords& records_;
   kvcache::LoadModel& model_;

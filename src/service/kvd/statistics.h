@@ -26,9 +26,12 @@ inline std::uint64_t& at(ReasonCounts& counts, MissReason reason) {
 
 // Blocks served, by the tier they were found in.
 struct TierHits {
-  std::uint64_t host = 0, disk = 0, peer = 0;
+  std::uint64_t host = 0, disk = 0, peer = 0, cluster = 0;
   std::uint64_t& of(KvTier tier) {
-    return tier == KvTier::kHost ? host : tier == KvTier::kPeer ? peer : disk;
+    return tier == KvTier::kHost      ? host
+           : tier == KvTier::kPeer    ? peer
+           : tier == KvTier::kCluster ? cluster
+                                      : disk;
   }
 };
 

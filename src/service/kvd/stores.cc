@@ -127,6 +127,7 @@ MissReason Stores::copy(kv::SessionId session, const Job& job, const BlockInfo& 
   statistics_.stored_bytes += layout.bytes(block.name.group);
   ++statistics_.of(info.ttl_class, info.tenant).stored_blocks;
   writes_.offer(*filling);
+  cluster_writes_.offer(*filling, now.now);
   return MissReason::kNone;
 }
 

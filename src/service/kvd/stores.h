@@ -1,13 +1,13 @@
 // Stores: blocks that workers have offered, copied into the arena one per turn.
 //
 // A block is copied from the worker's pool, its checksums are taken from the copy, and it is sealed
-// and offered to the disk. Sessions take turns; within one, blocks keep their order, so ancestors
-// come first. Each block is answered by itself: kNone when it is in the arena (or on its way there
-// from disk), else why it is not kept: kOtherBuild (the pool is not laid out as the root was
-// registered; nothing of the request is looked at), kParentGone (the block before it is nowhere, or
-// it contradicts what is held of its chain), kEvictedHost (no room), kIoError (its slices are not
-// within the pool, or the pool is gone), kTooSlow (too many blocks wait already; nothing of the
-// request is looked at).
+// and offered to the disk and to the cluster store. Sessions take turns; within one, blocks keep
+// their order, so ancestors come first. Each block is answered by itself: kNone when it is in the
+// arena (or on its way there from disk), else why it is not kept: kOtherBuild (the pool is not laid
+// out as the root was registered; nothing of the request is looked at), kParentGone (the block
+// before it is nowhere, or it contradicts what is held of its chain), kEvictedHost (no room),
+// kIoError (its slices are not within the pool, or the pool is gone), kTooSlow (too many blocks
+// wait already; nothing of the request is looked at).
 //
 // Invariants: nothing of a pool is read outside what was registered; a copy whose pool went away
 // meanwhile is never sealed; a place is written in a later turn than the evictions that made it.
@@ -22,6 +22,7 @@
 #include <span>
 #include <vector>
 
+#include "service/kvd/cluster_writes.h"
 #include "service/kvd/outbox.h"
 #include "service/kvd/write_through.h"
 
@@ -34,11 +35,12 @@ struct RegisteredPool {
 
 class Stores {
  public:
-  Stores(KvMemory& memory, Holdings& holdings, WriteThrough& writes, KvStatistics& statistics,
-         std::size_t pending_max)
+  Stores(KvMemory& memory, Holdings& holdings, WriteThrough& writes, ClusterWrites& cluster_writes,
+         KvStatistics& statistics, std::size_t pending_max)
       : memory_(memory),
         holdings_(holdings),
         writes_(writes),
+        cluster_writes_(cluster_writes),
         statistics_(statistics),
         pending_max_(pending_max) {}
 
@@ -70,6 +72,7 @@ class Stores {
   KvMemory& memory_;
   Holdings& holdings_;
   WriteThrough& writes_;
+  ClusterWrites& cluster_writes_;
   KvStatistics& statistics_;
   std::size_t pending_max_;
   std::size_t pending_ = 0;

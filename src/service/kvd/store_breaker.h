@@ -1,0 +1,62 @@
+// StoreBreaker: keeps a slow or failing store from costing every request its deadline.
+//
+// Closed: operations go ahead. After `failures_max` failures in a row it opens: nothing is asked
+// for `pause`, which doubles each time up to `pause_max`. Then one probe is let through (half
+// open): its success closes the breaker, its failure opens it again.
+//
+// Concurrency: one thread. Source: docs/design/0013-cluster-tier.md.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/units.h"
+
+namespace penstock::service {
+
+struct StoreBreakerOptions {
+  int failures_max = 4;
+  Duration pause_min = std::chrono::milliseconds(500);
+  Duration pause_max = std::chrono::seconds(30);
+};
+
+class StoreBreaker {
+ public:
+  explicit StoreBreaker(const StoreBreakerOptions& options)
+      : options_(options), pause_(options.pause_min) {}
+
+  bool closed() const { return state_ == State::kClosed; }
+  std::uint64_t openings() const { return openings_; }
+  void succeeded() {
+    failures_ = 0;
+    pause_ = options_.pause_min;
+    state_ = State::kClosed;
+  }
+  // Those of operations that began before it opened change nothing.
+  void failed(Instant now) {
+    if (state_ == State::kOpen) return;
+    if (state_ == State::kClosed && ++failures_ < options_.failures_max) return;
+    state_ = State::kOpen;
+    ++openings_;
+    retry_at_ = now + pause_;
+    pause_ = std::min(2 * pause_, options_.pause_max);
+  }
+  // True when the probe is to be sent now; then one of the above follows.
+  bool take_probe(Instant now) {
+    if (state_ != State::kOpen || now < retry_at_) return false;
+    state_ = State::kHalfOpen;
+    return true;
+  }
+  Instant retry_at() const { return retry_at_; }
+
+ private:
+  enum class State : std::uint8_t { kClosed, kOpen, kHalfOpen };
+  StoreBreakerOptions options_;
+  State state_ = State::kClosed;
+  int failures_ = 0;
+  std::uint64_t openings_ = 0;
+  Duration pause_;
+  Instant retry_at_{};
+};
+
+}  // namespace penstock::service
