@@ -190,12 +190,14 @@ JsonCursor::Step JsonCursor::in_number(char c, std::string& out) {
       if (e) return go(Number::kE);
       break;
     case Number::kE:
+      exponent_digits_ = 1;
       if (c == '+' || c == '-') return go(Number::kSign);
       return is_digit(c) ? go(Number::kExponent) : Step::kBad;
     case Number::kSign:
       return is_digit(c) ? go(Number::kExponent) : Step::kBad;
     case Number::kExponent:
-      if (is_digit(c)) return go(Number::kExponent);
+      if (is_digit(c))
+        return ++exponent_digits_ > kExponentDigitsMax ? Step::kBad : go(Number::kExponent);
       break;
   }
   at_ = At::kAfterValue;

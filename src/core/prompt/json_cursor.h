@@ -24,6 +24,7 @@ void append_json_escaped(std::string_view text, std::string& out);
 class JsonCursor {
  public:
   static constexpr std::size_t kDepthMax = 128;
+  static constexpr int kExponentDigitsMax = 8;  // readers of JSON refuse larger ones
 
   enum class Step : std::uint8_t { kMore, kDone, kBad };
   // What the next byte belongs to.
@@ -71,6 +72,7 @@ class JsonCursor {
   std::string_view literal_;  // what is left of it
   std::uint32_t hex_ = 0;
   int hex_left_ = 0;
+  int exponent_digits_ = 0;
   bool after_high_ = false;  // half of a surrogate pair is held back
   std::string open_;         // the brackets that are open
   std::string held_;
