@@ -281,8 +281,8 @@ void Cluster::miss(std::uint32_t id) {
 // A rank takes something from the queue in front while it has less than the limit to do.
 //
 // Several gateways see the same room at the same time, and not what the others place. So they take
-// turns: after a rank's n-th report only as many of them may use it as prompts of the mean size
-// fit, other ones each time. A rank without anything to do is open to all.
+// turns: each report of a rank gives it to another gateway, whose view of it is right until the
+// next one. A gateway that is left without a rank may use all that seem idle.
 std::size_t Cluster::view_ready(std::size_t gateway) {
   const double limit = options_.front.ahead_steps * profile_.chunk_budget_seconds;
   const std::size_t gateways = options_.gateways;
@@ -292,16 +292,14 @@ std::size_t Cluster::view_ready(std::size_t gateway) {
     prefill_reports_.fill(gateway, r, view);
     view.accepts = prefill_accepts_[view.engine];
     if (view.accepts && !front_.empty()) {
-      const double room = limit - view.outstanding_seconds;
-      view.accepts = room > 0;
-      if (view.accepts && gateways > 1 && view.outstanding_seconds > 0) {
-        const double fit = std::clamp(std::ceil(room / std::max(mean_quota_, 1e-6)), 1.0,
-                                      static_cast<double>(gateways));
-        const std::uint64_t turn = (gateway + prefill_reports_.number(r) + r) % gateways;
-        view.accepts =
-            static_cast<double>(turn) < fit && prefill_reports_.seconds_since(gateway, r) <= 0;
-      }
+      view.accepts = view.outstanding_seconds < limit &&
+                     (gateway + prefill_reports_.number(r) + r) % gateways == 0;
     }
+    ready += view.accepts ? 1 : 0;
+  }
+  if (ready > 0 || gateways == 1 || front_.empty()) return ready;
+  for (RankView& view : prefill_views_) {
+    view.accepts = prefill_accepts_[view.engine] && view.outstanding_seconds <= 0;
     ready += view.accepts ? 1 : 0;
   }
   return ready;
@@ -348,13 +346,14 @@ bool Cluster::place_prefill(std::uint32_t id) {
   const auto named = trace_.blocks_of(trace_of(request));
   const std::uint64_t session =
       named.size() > 1 ? evaluate::block_in_copy(named[1], arrivals_[id].copy) : 0;
-  prefill_policy_->place(
-      {.prompt_tokens = prompt_of(request), .output_tokens = 0, .session = session}, prefill_views_,
-      placement_rng_, decision_);
+  prefill_policy_->place({.prompt_tokens = prompt_of(request),
+                          .output_tokens = 0,
+                          .session = session,
+                          .ties_from = ties_from(request.gateway, prefill_views_.size())},
+                         prefill_views_, placement_rng_, decision_);
   if (!decision_.choice) return false;
   request.prefill_rank = *decision_.choice;
   request.quota = prefill_views_[request.prefill_rank].compute_seconds;
-  mean_quota_ += 0.01 * (request.quota - mean_quota_);
   prefill_reports_.placed(request.gateway, request.prefill_rank,
                           {.seconds = request.quota, .requests_waiting = 1});
   mark(Mark::kPlaced, id, request.prefill_rank);

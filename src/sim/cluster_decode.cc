@@ -21,7 +21,8 @@ bool Cluster::place_decode(std::uint32_t id) {
   }
   decode_policy_->place({.prompt_tokens = prompt_of(request),
                          .output_tokens = static_cast<std::int64_t>(expected_output_),
-                         .session = id + std::uint64_t{1}},
+                         .session = id + std::uint64_t{1},
+                         .ties_from = ties_from(request.gateway, decode_views_.size())},
                         decode_views_, placement_rng_, decision_);
   if (!decision_.choice) return false;
   request.decode_rank = *decision_.choice;

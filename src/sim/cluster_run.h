@@ -120,6 +120,10 @@ class Cluster {
     return routing::to_seconds(queue_.now() - Instant{}) -
            static_cast<double>(arrivals_[r.arrival].at_us) * 1e-6;
   }
+  // Where a gateway's look at equal ranks begins: gateways are spread over them.
+  std::uint32_t ties_from(std::size_t gateway, std::size_t ranks) const {
+    return static_cast<std::uint32_t>(gateway * ranks / options_.gateways);
+  }
   double growth() const { return expected_output_ / 2; }
 
   const routing::Profile& profile_;
@@ -164,7 +168,6 @@ class Cluster {
   std::uint32_t next_ = 0;    // arrival
   std::uint64_t missed_ = 0;  // measured arrivals that are late or refused
   std::uint64_t missed_max_ = 0;
-  double mean_quota_ = 0.1;       // of recent prompts
   double expected_output_ = 256;  // until some have finished
   Report report_;
   Digest digest_;

@@ -51,11 +51,8 @@ class RankReports {
   // It reaches all gateways. An older one than the last is ignored by its owner's order of calls.
   void arrive(Snapshot&& snapshot);
 
-  // Of the rank's last report, and what was placed there since, in seconds.
+  // Of the rank's last report.
   std::uint64_t number(std::size_t rank) const { return last_[rank].number; }
-  double seconds_since(std::size_t gateway, std::size_t rank) const {
-    return placed_[rank][gateway].seconds - last_[rank].placed[gateway].seconds;
-  }
   // Writes what this gateway believes into the view.
   void fill(std::size_t gateway, std::size_t rank, routing::RankView& view) const;
 

@@ -37,7 +37,7 @@ void DecodeBalancer::place(const PlaceRequest& request, std::span<const RankView
       --out.candidates;
     }
   }
-  choose_least(out, PlaceReason::kLevel);
+  choose_least(out, PlaceReason::kLevel, request.ties_from);
 }
 
 bool ReservedKv::reserve(RequestId request, RankId rank, std::int64_t tokens) {

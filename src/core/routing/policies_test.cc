@@ -131,6 +131,25 @@ TEST_CASE("random is even, least requests is even among equals") {
     CHECK(std::abs(counts["least-requests"][static_cast<std::size_t>(i)] - 1333) < 150);
 }
 
+TEST_CASE("equal ranks: gateways begin to look at different ones") {
+  Rng rng(3);
+  Decision d;
+  const auto all = ranks(16);
+  for (const std::string_view name : {"linear-cost", "prefix-affinity"})
+    for (const std::uint32_t from : {0u, 5u, 15u, 16u, 99u}) {
+      CAPTURE(name);
+      PlaceRequest request = kRequest;
+      request.ties_from = from;
+      auto views = all;
+      policy(name)->place(request, views, rng, d);
+      const std::uint32_t first = from < 16 ? from : 0;
+      CHECK(d.choice == first);
+      views[first].accepts = false;
+      policy(name)->place(request, views, rng, d);
+      CHECK(d.choice == (first + 1) % 16);
+    }
+}
+
 TEST_CASE("power of two never takes the worst, and balances") {
   Rng rng(5);
   Decision d;

@@ -1,5 +1,7 @@
 #include "core/routing/policy.h"
 
+#include <algorithm>
+
 #include <utility>
 
 #include <fmt/format.h>
@@ -79,13 +81,18 @@ bool open_decision(const PlaceRequest& request, std::span<const RankView> ranks,
   return false;
 }
 
-void choose_least(Decision& out, PlaceReason reason) {
+void choose_least(Decision& out, PlaceReason reason, std::size_t from) {
   double least = kNotCandidate;
-  for (std::size_t i = 0; i < out.scores.size(); ++i) {
-    if (!(out.scores[i] < least)) continue;
-    least = out.scores[i];
-    out.choice = static_cast<std::uint32_t>(i);
-  }
+  const auto look = [&](std::size_t first, std::size_t end) {
+    for (std::size_t i = first; i < end; ++i) {
+      if (!(out.scores[i] < least)) continue;
+      least = out.scores[i];
+      out.choice = static_cast<std::uint32_t>(i);
+    }
+  };
+  from = std::min(from, out.scores.size());
+  look(from, out.scores.size());
+  look(0, from);
   out.reason = reason;
 }
 

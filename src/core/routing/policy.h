@@ -55,6 +55,9 @@ struct PlaceRequest {
   std::int64_t prompt_tokens = 0;
   std::int64_t output_tokens = 0;  // expected
   std::uint64_t session = 0;       // hash of the session; 0: none
+  // Equal ranks: the first from this view on is taken. Gateways differ in it, so that those who see
+  // the same idle ranks don't all take the same one.
+  std::uint32_t ties_from = 0;
 };
 
 enum class PlaceReason : std::uint8_t {
@@ -106,8 +109,8 @@ inline bool can_take(const RankView& rank, const PlaceRequest& request) {
 // one (the choice is then made). True when there is something left to decide. Scores of candidates
 // are 0.
 bool open_decision(const PlaceRequest& request, std::span<const RankView> ranks, Decision& out);
-// Chooses the candidate with the least score, the first on ties.
-void choose_least(Decision& out, PlaceReason reason);
+// Chooses the candidate with the least score; on ties the first one from view `from` on, and round.
+void choose_least(Decision& out, PlaceReason reason, std::size_t from = 0);
 
 // One line for people: "worker 3 rank 0 of 64 candidates: fewest requests (score 2; next best 4)".
 std::string explain(const Decision& decision, std::span<const RankView> ranks,

@@ -41,7 +41,7 @@ class LinearCost final : public PlacementPolicy {
     if (options_.temperature > 0)
       draw(least, rng, out);
     else
-      choose_least(out, PlaceReason::kLowestCost);
+      choose_least(out, PlaceReason::kLowestCost, request.ties_from);
   }
 
  private:

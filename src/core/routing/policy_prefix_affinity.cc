@@ -32,9 +32,11 @@ class PrefixAffinity final : public PlacementPolicy {
       hit = true;
       if (!gives_way) out.scores[i] -= kHitWeight * share;
     }
-    choose_least(out, !hit        ? PlaceReason::kFewestRequests
-                      : gives_way ? PlaceReason::kImbalance
-                                  : PlaceReason::kPrefix);
+    choose_least(out,
+                 !hit        ? PlaceReason::kFewestRequests
+                 : gives_way ? PlaceReason::kImbalance
+                             : PlaceReason::kPrefix,
+                 request.ties_from);
   }
 
  private:

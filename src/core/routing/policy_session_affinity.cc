@@ -37,12 +37,12 @@ class SessionAffinity final : public PlacementPolicy {
       home = i;
     }
     if (request.session == 0) {
-      choose_least(out, PlaceReason::kFewestRequests);
+      choose_least(out, PlaceReason::kFewestRequests, request.ties_from);
     } else if (gives_way) {
-      choose_least(out, PlaceReason::kImbalance);
+      choose_least(out, PlaceReason::kImbalance, request.ties_from);
     } else {
       out.scores[home] = -1;
-      choose_least(out, PlaceReason::kSession);
+      choose_least(out, PlaceReason::kSession, request.ties_from);
     }
   }
 

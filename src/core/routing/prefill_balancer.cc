@@ -76,16 +76,18 @@ void PrefillBalancer::place(const PlaceRequest& request, std::span<const RankVie
         out.scores[i] = score;
       }
     }
-    choose_least(out, PlaceReason::kTier);
+    choose_least(out, PlaceReason::kTier, request.ties_from);
     // Equal scores: stay in the tier.
     if (!tiers_.prefers(ranks[*out.choice].engine, tier)) {
       out.reason = PlaceReason::kCrossedTier;
-      for (std::size_t i = 0; i < ranks.size(); ++i)
+      for (std::size_t k = 0; k < ranks.size(); ++k) {
+        const std::size_t i = (k + request.ties_from) % ranks.size();
         if (out.scores[i] == out.scores[*out.choice] && tiers_.prefers(ranks[i].engine, tier)) {
           out.choice = static_cast<std::uint32_t>(i);
           out.reason = PlaceReason::kTier;
           break;
         }
+      }
     }
   }
   if (out.choice)
