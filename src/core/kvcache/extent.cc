@@ -1,32 +1,17 @@
 #include "core/kvcache/extent.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "core/kvcache/fields.h"
 
 namespace penstock::kvcache {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "fields are copied as they are");
-
 constexpr std::uint32_t kMagic = 0x58534B50;  // "PKSX"
 constexpr std::size_t kFixedBytes = 56;
-
-template <typename T>
-void put(std::span<std::byte> out, std::size_t offset, const T& value) {
-  std::memcpy(out.subspan(offset, sizeof value).data(), &value, sizeof value);
-}
-
-template <typename T>
-T get(std::span<const std::byte> in, std::size_t offset) {
-  T value;
-  std::memcpy(&value, in.subspan(offset, sizeof value).data(), sizeof value);
-  return value;
-}
 
 std::size_t header_bytes_of(std::size_t blocks, std::size_t slices) {
   const std::size_t fields = kFixedBytes + 4 * slices + blocks * (16 + 8 * slices);

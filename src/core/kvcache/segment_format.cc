@@ -1,15 +1,13 @@
 #include "core/kvcache/segment_format.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "base/check.h"
+#include "core/kvcache/fields.h"
 
 namespace penstock::kvcache {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "fields are copied as they are");
 
 constexpr std::uint32_t kSegmentMagic = 0x31534B50;  // "PKS1"
 constexpr std::uint32_t kRecordMagic = 0x31524B50;   // "PKR1"
@@ -19,18 +17,6 @@ constexpr std::size_t kTrailerBytes = 104;
 constexpr std::size_t kTagOffset = 112;
 constexpr std::size_t kRecordChecksumOffset = 136;
 constexpr std::uint16_t kEncrypted = 1;
-
-template <typename T>
-void put(std::span<std::byte> out, std::size_t offset, const T& value) {
-  std::memcpy(out.subspan(offset, sizeof value).data(), &value, sizeof value);
-}
-
-template <typename T>
-T get(std::span<const std::byte> in, std::size_t offset) {
-  T value;
-  std::memcpy(&value, in.subspan(offset, sizeof value).data(), sizeof value);
-  return value;
-}
 
 bool blank(std::span<const std::byte> bytes) {
   return std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; });
