@@ -7,6 +7,7 @@
 #include "core/prompt/conversation_checks.h"
 #include "core/prompt/deepseek_parser.h"
 #include "core/prompt/deepseek_tokens.h"
+#include "core/prompt/dsml_encoding.h"
 #include "core/prompt/dsml_writer.h"
 #include "core/prompt/span_writer.h"
 
@@ -112,7 +113,7 @@ class DeepSeekV3 : public ChatEncoding {
 // V4.1 marks system messages, says how hard to think, and writes a space before the names of tags.
 enum class Version : std::uint8_t { kV4, kV41 };
 
-class DeepSeekV4 : public ChatEncoding {
+class DeepSeekV4 : public DsmlEncoding {
  public:
   explicit DeepSeekV4(Version version) : version_(version) {}
 
@@ -120,31 +121,10 @@ class DeepSeekV4 : public ChatEncoding {
     return version_ == Version::kV41 ? "deepseek_v4_1" : "deepseek_v4";
   }
 
-  std::string_view text_begin() const override { return kBos; }
-  bool thinks(const Conversation& conversation) const override {
-    return conversation.thinking == Thinking::kEnabled;
-  }
-
   Result<std::vector<PromptSpan>> render(const Conversation& conversation) const override;
 
-  std::unique_ptr<OutputParser> make_parser(const Conversation& conversation,
-                                            std::vector<std::string> stop) const override {
-    const auto tools = conversation.tools.empty() ? ToolMarkup::kAsText : ToolMarkup::kParse;
-    return std::make_unique<DeepSeekParser>(starts_in_reasoning(conversation), tools,
-                                            std::move(stop));
-  }
-
-  Result<std::string> answer_grammar(const Conversation& conversation, const AnswerRules& rules,
-                                     const TokenIdOf& token_id) const override;
-
  private:
-  bool starts_in_reasoning(const Conversation& conversation) const {
-    const bool mid_answer = conversation.continue_last_assistant &&
-                            !conversation.messages.empty() &&
-                            !conversation.messages.back().text.empty();
-    return thinks(conversation) && !mid_answer;
-  }
-  DsmlSpelling spelling() const {
+  DsmlSpelling spelling() const override {
     return version_ == Version::kV41 ? DsmlSpelling{.block = "calls", .prefix = " "}
                                      : DsmlSpelling{.block = "tool_calls", .prefix = ""};
   }
@@ -235,13 +215,6 @@ Status DeepSeekV4::write_tools(const Conversation& conversation, SpanWriter& out
   TRY_STATUS(write_tool_schemas(conversation, out));
   out.plain(kToolsTail);
   return {};
-}
-
-Result<std::string> DeepSeekV4::answer_grammar(const Conversation& conversation,
-                                               const AnswerRules& rules,
-                                               const TokenIdOf& token_id) const {
-  return dsml_answer_grammar(conversation, rules, token_id, spelling(),
-                             starts_in_reasoning(conversation));
 }
 
 // Consecutive user, developer and tool messages are one user turn; tool results come first in the

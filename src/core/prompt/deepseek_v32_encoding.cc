@@ -5,8 +5,8 @@
 
 #include "core/prompt/conversation_checks.h"
 #include "core/prompt/deepseek_encoding.h"
-#include "core/prompt/deepseek_parser.h"
 #include "core/prompt/deepseek_tokens.h"
+#include "core/prompt/dsml_encoding.h"
 #include "core/prompt/dsml_writer.h"
 
 namespace penstock::prompt {
@@ -42,36 +42,13 @@ Here are the functions available in JSONSchema format:
 constexpr std::string_view kToolsTail = "\n</functions>\n";
 constexpr DsmlSpelling kSpelling{.block = "function_calls", .prefix = ""};
 
-class DeepSeekV32 final : public ChatEncoding {
+class DeepSeekV32 final : public DsmlEncoding {
  public:
   std::string_view name() const override { return "deepseek_v3_2"; }
-  std::string_view text_begin() const override { return kBos; }
-  bool thinks(const Conversation& conversation) const override {
-    return conversation.thinking == Thinking::kEnabled;
-  }
-
   Result<std::vector<PromptSpan>> render(const Conversation& conversation) const override;
 
-  std::unique_ptr<OutputParser> make_parser(const Conversation& conversation,
-                                            std::vector<std::string> stop) const override {
-    const auto tools = conversation.tools.empty() ? ToolMarkup::kAsText : ToolMarkup::kParse;
-    return std::make_unique<DeepSeekParser>(starts_in_reasoning(conversation), tools,
-                                            std::move(stop));
-  }
-
-  Result<std::string> answer_grammar(const Conversation& conversation, const AnswerRules& rules,
-                                     const TokenIdOf& token_id) const override {
-    return dsml_answer_grammar(conversation, rules, token_id, kSpelling,
-                               starts_in_reasoning(conversation));
-  }
-
  private:
-  bool starts_in_reasoning(const Conversation& conversation) const {
-    const bool mid_answer = conversation.continue_last_assistant &&
-                            !conversation.messages.empty() &&
-                            !conversation.messages.back().text.empty();
-    return thinks(conversation) && !mid_answer;
-  }
+  DsmlSpelling spelling() const override { return kSpelling; }
 };
 
 // The results of messages [begin, end), in the order of the calls they answer.
