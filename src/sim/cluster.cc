@@ -46,8 +46,9 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
       blocks_in_(trace),
       caches_(cache_tiers(options, Instant{} + std::chrono::microseconds(arrivals.back().at_us)),
               static_cast<std::size_t>(profile.prefill_pool.ranks) / prefill_group_),
-      prefill_reports_(options.gateways, static_cast<std::size_t>(profile.prefill_pool.ranks)),
-      decode_reports_(options.gateways, static_cast<std::size_t>(profile.decode_pool.ranks)),
+      prefill_reports_(options.gateways, static_cast<std::size_t>(profile.prefill_pool.ranks),
+                       options.front.order.useful_share),
+      decode_reports_(options.gateways, static_cast<std::size_t>(profile.decode_pool.ranks), 0),
       loads_(profile, trace.block_tokens, options.zones, options.loads_through_decode,
              decode_accepts_) {
   const auto number = [](RequestId id) { return static_cast<std::uint32_t>(id.value); };
@@ -355,7 +356,7 @@ bool Cluster::place_prefill(std::uint32_t id) {
   request.prefill_rank = *decision_.choice;
   request.quota = prefill_views_[request.prefill_rank].compute_seconds;
   prefill_reports_.placed(request.gateway, request.prefill_rank,
-                          {.seconds = request.quota, .requests_waiting = 1});
+                          {.seconds = request.quota, .requests_waiting = 1}, queue_.now());
   mark(Mark::kPlaced, id, request.prefill_rank);
   // What the gateway believed may be gone, or more may be there.
   const TierHit found = caches_.match(request.prefill_rank / prefill_group_, blocks_, queue_.now());

@@ -30,7 +30,7 @@ bool Cluster::place_decode(std::uint32_t id) {
   const Load load{.requests_waiting = 1,
                   .kv_tokens = static_cast<double>(prompt_of(request)) + growth()};
   on_way_[request.decode_rank] += load;
-  decode_reports_.placed(request.gateway, request.decode_rank, load);
+  decode_reports_.placed(request.gateway, request.decode_rank, load, queue_.now());
   return true;
 }
 

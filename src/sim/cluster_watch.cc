@@ -12,13 +12,15 @@ void Cluster::report_prefill(std::size_t engine) {
   for (std::size_t r = 0; r < prefill_group_; ++r) {
     const std::size_t rank = engine * prefill_group_ + r;
     snapshots.push_back(prefill_reports_.snapshot(
-        rank, {.seconds = prefill_[engine].outstanding_seconds(r) + loading_seconds_[rank],
-               .requests_waiting =
-                   static_cast<double>(prefill_[engine].waiting(r)) + loading_requests_[rank]}));
+        rank,
+        {.seconds = prefill_[engine].outstanding_seconds(r) + loading_seconds_[rank],
+         .requests_waiting =
+             static_cast<double>(prefill_[engine].waiting(r)) + loading_requests_[rank]},
+        queue_.now()));
   }
   const auto arrive = [this](std::vector<RankReports::Snapshot>& all) {
     for (RankReports::Snapshot& snapshot : all)
-      prefill_reports_.arrive(std::move(snapshot));
+      prefill_reports_.arrive(std::move(snapshot), queue_.now());
     if (options_.clairvoyant) return;
     // Whose turn it is first goes round, so that no gateway gets the best of all ranks.
     for (std::size_t g = 0; g < front_.size(); ++g)
@@ -41,17 +43,19 @@ void Cluster::report_decode(std::size_t engine) {
                .kv_tokens = static_cast<double>(decode_[engine].kv_tokens(r)) +
                             growth() * static_cast<double>(decode_[engine].running(r))};
     truth += on_way_[rank];
-    send(decode_reports_, decode_reports_.snapshot(rank, truth));
+    send(decode_reports_, decode_reports_.snapshot(rank, truth, queue_.now()));
   }
 }
 
 void Cluster::send(RankReports& to, RankReports::Snapshot&& snapshot) {
   if (options_.report_lag <= Duration::zero()) {
-    to.arrive(std::move(snapshot));
+    to.arrive(std::move(snapshot), queue_.now());
     return;
   }
   queue_.call_at(queue_.now() + options_.report_lag,
-                 [&to, kept = std::move(snapshot)]() mutable { to.arrive(std::move(kept)); });
+                 [this, &to, kept = std::move(snapshot)]() mutable {
+                   to.arrive(std::move(kept), queue_.now());
+                 });
 }
 
 // What is computed is announced; the announcement may be late or lost.
