@@ -152,6 +152,7 @@ Result<Report> Cluster::run() {
   report_.measured_seconds = routing::to_seconds(last - options_.warmup - Instant{});
   TRY_STATUS(plan_changes());
   next_arrival();
+  start_heartbeats();
   for (Instant t = Instant{} + options_.warmup; t <= last; t += std::chrono::seconds(1))
     queue_.call_at(t, [this] { sample(); });
   if (!queue_.run_until(last, options_.events_max) && !report_.stopped_early)
@@ -265,6 +266,7 @@ void Cluster::dispatch(std::size_t gateway) {
 }
 
 void Cluster::refuse(std::uint32_t id) {
+  ++ended_;
   if (measured(id)) {
     ++report_.refused;
     if (!report_.tenants.empty()) ++report_.tenants[requests_[id].tenant].refused;

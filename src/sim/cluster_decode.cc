@@ -61,6 +61,7 @@ void Cluster::hand_off(std::uint32_t id) {
 void Cluster::finished(std::uint32_t id) {
   RequestState& request = requests_[id];
   request.finished = true;
+  ++ended_;
   const auto output = static_cast<double>(trace_of(request).output_tokens);
   if (measured(id)) {
     ++report_.finished;

@@ -4,6 +4,12 @@
 #include "sim/cluster_run.h"
 
 namespace penstock::sim {
+namespace {
+
+// With reports that never arrive, or no rank large enough, somebody may wait for ever.
+constexpr Duration kBeatsAfterLast = std::chrono::minutes(10);
+
+}  // namespace
 
 void Cluster::report_prefill(std::size_t engine) {
   if (options_.report_loss > 0 && loss_rng_.uniform() < options_.report_loss) return;
@@ -45,6 +51,31 @@ void Cluster::report_decode(std::size_t engine) {
     truth += on_way_[rank];
     send(decode_reports_, decode_reports_.snapshot(rank, truth, queue_.now()));
   }
+}
+
+// Not all at once.
+void Cluster::start_heartbeats() {
+  if (options_.heartbeat <= Duration::zero()) return;
+  const std::size_t engines = prefill_.size() + decode_.size();
+  for (std::size_t i = 0; i < engines; ++i) {
+    const Pool pool = i < prefill_.size() ? Pool::kPrefill : Pool::kDecode;
+    const std::size_t engine = i < prefill_.size() ? i : i - prefill_.size();
+    queue_.call_at(Instant{} + options_.heartbeat * (i + 1) / engines,
+                   [this, pool, engine] { beat(pool, engine); });
+  }
+}
+
+// As long as somebody may be waiting for it.
+void Cluster::beat(Pool pool, std::size_t engine) {
+  const Instant last = Instant{} + std::chrono::microseconds(arrivals_.back().at_us);
+  if (ended_ == arrivals_.size() || queue_.now() > last + kBeatsAfterLast) return;
+  if (pool == Pool::kPrefill && prefill_up_[engine] && prefill_[engine].idle())
+    report_prefill(engine);
+  if (pool == Pool::kDecode && decode_up_[engine] && decode_[engine].idle()) {
+    report_decode(engine);
+    place_homeless();
+  }
+  queue_.call_at(queue_.now() + options_.heartbeat, [this, pool, engine] { beat(pool, engine); });
 }
 
 void Cluster::send(RankReports& to, RankReports::Snapshot&& snapshot) {

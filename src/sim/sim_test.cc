@@ -474,6 +474,26 @@ TEST_CASE("half a second of lag costs little: ranks are given more before they r
   CHECK(late->first_in_time_share() > 0.98);
 }
 
+TEST_CASE("a lost report is made good: an idle rank is not busy for ever") {
+  const evaluate::Trace trace = conversations(3000);
+  const auto arrivals = evaluate::scale(trace, {.copies = 0.55});
+  ClusterOptions options{.report_loss = 0.4, .warmup = seconds(5)};
+  const auto report = simulate(small(), trace, arrivals, options);
+  REQUIRE(report);
+  CHECK(report->finished == report->arrivals);
+  CHECK(report->first_in_time_share() > 0.99);
+  options.heartbeat = {};
+  const auto silent = simulate(small(), trace, arrivals, options);
+  REQUIRE(silent);
+  CHECK(silent->unfinished > 0);
+  // Nobody ever says anything: what was placed at first is all, and the run ends all the same.
+  options.heartbeat = milliseconds(200);
+  options.report_loss = 1;
+  const auto deaf = simulate(small(), trace, arrivals, options);
+  REQUIRE(deaf);
+  CHECK(deaf->unfinished > 0);
+}
+
 TEST_CASE("stopping early says no exactly when the whole run does") {
   const evaluate::Trace trace = conversations(1000);
   for (const double copies : {0.2, 0.35, 0.5, 0.8}) {
