@@ -64,7 +64,8 @@ Task<Result<std::string>> Relay::prefill_leg(const Place& place, std::string bod
   co_return reply;
 }
 
-Task<Relay::Try> Relay::decode_leg(const Place& place, std::span<const Edit> edits) {
+Task<Relay::Try> Relay::decode_leg(const Place& place, std::span<const Edit> edits,
+                                   Instant send_by) {
   Engine& decode = *place.engine;
   auto body = edited_body(decode, edits);
   if (!body) {
@@ -72,8 +73,8 @@ Task<Relay::Try> Relay::decode_leg(const Place& place, std::span<const Edit> edi
     co_return Try::kFailed;
   }
   Permit permit(context_.clock, place);
-  heard_out_ = false;
-  const Try outcome = co_await talk(place, permit, std::move(*body));
+  heard_out_ = too_late_ = false;
+  const Try outcome = co_await talk(place, permit, std::move(*body), send_by);
   if (!heard_out_ && names_requests(decode)) context_.engines.abort(place.engine, rid_);
   co_return outcome;
 }
@@ -124,9 +125,12 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
   }
   if (actions.front() == PdAction::kSendDecode) {
     const Edit edit = dialects::nixl_decode_edit(*reply.params);
-    co_return co_await decode_leg(decode, std::span(&edit, 1));
+    const Try outcome = co_await decode_leg(decode, std::span(&edit, 1), run.params_usable_until());
+    if (!too_late_) co_return outcome;
+    // Reaching the engine took longer than the blocks are held.
+    actions = run.params_expired(context_.clock.now());
   }
-  if (actions.front() == PdAction::kSendDecodePlain) {
+  if (!actions.empty() && actions.front() == PdAction::kSendDecodePlain) {
     cached_.reset();
     co_return co_await decode_leg(decode, {});
   }

@@ -261,10 +261,11 @@ Task<Relay::Try> Relay::attempt(const Place& place) {
   co_return outcome;
 }
 
-Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, std::string body) {
+Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, std::string body,
+                             Instant send_by) {
   Engine& engine = *place.engine;
-  const auto call = engine.upstream->call(
-      {"POST", std::string(dialects::path_of(api_)), engine_headers(place), std::move(body)});
+  const auto call = engine.upstream->call({"POST", std::string(dialects::path_of(api_)),
+                                           engine_headers(place), std::move(body), send_by});
   call_ = call.get();
   struct Under {
     UpstreamCall*& call;
@@ -286,6 +287,8 @@ Relay::Try Relay::lost(Permit& permit, const Error& error, const Engine& engine)
     error_ = *prefill_error_;
     return streaming_ ? Try::kFailed : Try::kAgain;
   }
+  too_late_ = error.code == kConflict;
+  if (too_late_) return Try::kAgain;
   permit.ended(Ending::kBad);
   const ErrorCode code = error.code == kDeadlineExceeded ? error.code : kUnavailable;
   error_ = {code, fmt::format("engine {}: {}", engine.config.name, error.message), {}, {}};

@@ -91,12 +91,14 @@ class Relay {
   void explain();
   Task<Place> find_engine();
   Task<Try> attempt(const Place& place);
-  Task<Try> talk(const Place& place, Permit& permit, std::string body);
+  Task<Try> talk(const Place& place, Permit& permit, std::string body,
+                 Instant send_by = Instant::max());
   // P/D (legs.cc): the prompt on a prefill engine, the answer from this one.
   Task<Try> attempt_serial(const Place& decode);
   Task<Try> attempt_concurrent(const Place& decode);
   Task<Result<std::string>> prefill_leg(const Place& place, std::string body);
-  Task<Try> decode_leg(const Place& decode, std::span<const dialects::Edit> edits);
+  Task<Try> decode_leg(const Place& decode, std::span<const dialects::Edit> edits,
+                       Instant send_by = Instant::max());
   Place pick_prefill(const Place& decode, std::span<const WorkerId> tried);
   std::size_t prompts() const;
   void begin_legs(const Place& prefill, const Place& decode);
@@ -121,6 +123,7 @@ class Relay {
   bool adds_usage_ = false;  // we asked for the usage chunk, so it is ours
   std::string rid_;          // what the engine knows this try by
   bool heard_out_ = false;   // the engine's answer came to its end
+  bool too_late_ = false;    // it could not be sent while its params held
   std::vector<WorkerId> tried_;
   std::optional<PromptName> prompt_;  // of a prompt that is looked for in caches
   Place computes_;                    // the prompt, and says how much of it was cached

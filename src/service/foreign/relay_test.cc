@@ -330,6 +330,37 @@ TEST_CASE("legs: vLLM, serial: one token there, its params here, nothing else of
   CHECK(rig.ask(body).answered->body == R"({"error":"bad"})");
 }
 
+TEST_CASE("legs: a decode engine that is reached too late for the blocks computes the prompt") {
+  const std::string body = R"({"model":"m","messages":[1]})";
+  struct Case {
+    double lease;  // seconds, by the engine's clock; by ours it is 30
+    Duration connects;
+    bool late;
+  };
+  for (const Case& at : {Case{100, 24900ms, false}, Case{100, 25s, true}, Case{10, 4900ms, false},
+                         Case{10, 5s, true}}) {
+    Rig rig({EngineKind::kVllm, EngineKind::kVllm}, {EngineRole::kPrefill, EngineRole::kDecode});
+    const std::string expiry = std::to_string(
+        1'764'547'200.0 +
+        std::chrono::duration<double>(rig.clock.now().time_since_epoch()).count() + at.lease);
+    rig.server(0).answers = {
+        whole(R"({"kv_transfer_params":{"remote_block_ids":[[7]],"remote_blocks_expiry_time":)" +
+              expiry + "}}")};
+    UpstreamAnswer slow = whole("{}");
+    slow.connects = at.connects;
+    rig.server(1).answers = {slow, whole(R"({"plain":1})")};
+    const Asked& it = rig.ask(body);
+    rig.clock.advance(1min);
+    REQUIRE(it.over);
+    CHECK(it.answered->body == (at.late ? R"({"plain":1})" : "{}"));
+    CHECK(it.record.moves == 0);
+    const auto& sent = rig.server(1).posts;
+    REQUIRE(sent.size() == (at.late ? 2 : 1));
+    CHECK(sent.front().body.find("kv_transfer_params") != std::string::npos);
+    if (at.late) CHECK(sent.back().body == body);
+  }
+}
+
 TEST_CASE("legs: a client that goes during the prefill ends it; decode never hears of it") {
   Rig rig({EngineKind::kVllm, EngineKind::kVllm}, {EngineRole::kPrefill, EngineRole::kDecode});
   rig.server(0).answers = {stream({}, End::kHang)};
