@@ -7,11 +7,13 @@
 
 #include "app/console.h"
 #include "app/emulate_command.h"
+#include "app/entropy.h"
 #include "app/listen_address.h"
 #include "app/ready.h"
 #include "app/stop_signal.h"
 #include "io/http/asio_clock.h"
 #include "io/http/server.h"
+#include "io/http/upstream.h"
 #include "io/telemetry/log.h"
 #include "service/emulate/emulator.h"
 
@@ -42,7 +44,14 @@ Result<int> run_emulate(const Options& options) {
   block_stop_signals(options.ready_fd != 0);
   boost::asio::io_context io{1};
   http::AsioClock clock(io);
-  emulate::Emulator emulator(clock, std::move(wanted), unix_seconds);
+  wanted.engine_id = fmt::format("emulated-{:016x}", draw_u64());
+  emulate::Emulator emulator(clock, std::move(wanted), unix_seconds,
+                             [&clock](const std::string& url) {
+                               http::UpstreamOptions upstream;
+                               upstream.url = url;
+                               auto made = http::HttpUpstream::make(clock, std::move(upstream));
+                               return made ? std::unique_ptr<Upstream>(std::move(*made)) : nullptr;
+                             });
   http::ServerOptions server_options;
   server_options.address = options.host;
   server_options.port = static_cast<std::uint16_t>(options.port);
@@ -50,6 +59,7 @@ Result<int> run_emulate(const Options& options) {
                                                  [&](std::unique_ptr<HttpExchange> exchange) {
                                                    return emulator.handle(std::move(exchange));
                                                  }));
+  emulator.set_bootstrap_port(server->port());
   std::thread loop([&io] {
     const auto work = boost::asio::make_work_guard(io);
     io.run();
@@ -61,10 +71,13 @@ Result<int> run_emulate(const Options& options) {
   clock.post([&] {
     server->stop();
     server->cut();
-    gate.start([](http::HttpServer& s, boost::asio::io_context& c) -> Task<void> {
+    gate.start([](http::HttpServer& s, emulate::Emulator& e, http::AsioClock& t,
+                  boost::asio::io_context& c) -> Task<void> {
       co_await s.drained();
+      e.close();
+      co_await Sleep(t, std::chrono::milliseconds(10));  // their last operations end
       c.stop();
-    }(*server, io));
+    }(*server, emulator, clock, io));
   });
   loop.join();
   return told;

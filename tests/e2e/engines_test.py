@@ -264,7 +264,7 @@ def test_rooms(folder):
     prefill = emulate("sglang", "mode=prefill", "ranks=4")
     decode = emulate("sglang", "mode=decode")
     gateway = serve(os.path.join(folder, "rooms"),
-                    f"sglang=http://127.0.0.1:{prefill.port},role=prefill",
+                    f"sglang=http://127.0.0.1:{prefill.port},role=prefill,bootstrap-port={prefill.port}",
                     f"sglang=http://127.0.0.1:{decode.port},role=decode")
     try:
         wait_ready(gateway.port)
@@ -298,18 +298,20 @@ def test_every_fault(folder):
     """Each fault switch, before and between legs: no wrong text, nothing left running or held."""
     faults = ({"status": 400}, {"status": 429}, {"status": 500}, {"status": 503}, {"delay_ms": 300},
               {"cut_after": 0}, {"cut_after": 200}, {"cut_after": 900}, {"status": 500, "every": 2})
-    for kind, roles in (("vllm", ("", "")), ("sglang", ("", "")), ("llamacpp", ("", "")),
-                        ("vllm", ("prefill", "decode")), ("sglang", ("prefill", "decode"))):
-        modes = [[f"mode={role}"] if role and kind == "sglang" else [] for role in roles]
-        engines = [emulate(kind, "lease-ms=1500", *mode) for mode in modes]
+    legs = ("prefill", "decode")
+    for kind, roles, how in (("vllm", ("", ""), ""), ("sglang", ("", ""), ""), ("llamacpp", ("", ""), ""),
+                             ("vllm", legs, "nixl"), ("vllm", legs, "mooncake"), ("sglang", legs, "")):
+        settings = [[f"mode={role}"] if role and kind == "sglang" else [f"connector={how}"] if how else []
+                    for role in roles]
+        engines = [emulate(kind, "lease-ms=1500", "peer-wait-ms=1500", *more) for more in settings]
         words_of = {}
         with emulating(kind) as plain:
             for i in range(4):
                 text = ask(plain.port, "POST", "/v1/chat/completions", chat(str(i)))[1]
                 words_of[i] = json.loads(text)["choices"][0]["message"]["content"]
-        gateway = serve(os.path.join(folder, kind + roles[0]), *(
-            f"{kind}=http://127.0.0.1:{e.port}" + (f",role={role}" if role else "")
-            for e, role in zip(engines, roles)))
+        gateway = serve(os.path.join(folder, kind + roles[0] + how), *(
+            f"{kind}=http://127.0.0.1:{e.port}" + (f",role={role},bootstrap-port={e.port}" if role else "") +
+            (f",connector={how}" if how else "") for e, role in zip(engines, roles)))
 
         def send(number):
             i, stream = number % 4, number % 8 < 4

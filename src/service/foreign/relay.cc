@@ -236,10 +236,8 @@ bool Relay::names_requests(const Engine& engine) const {
 
 Task<Relay::Try> Relay::attempt(const Place& place) {
   Engine& engine = *place.engine;
-  const bool has_legs = api_ == WireApi::kChat || api_ == WireApi::kCompletion ||
-                        (api_ == WireApi::kResponses && engine.dialect().pd == PdProtocol::kSerial);
-  if (engine.config.role == EngineRole::kDecode && has_legs) {
-    if (engine.dialect().pd == PdProtocol::kSerial) co_return co_await attempt_serial(place);
+  if (engine.config.role == EngineRole::kDecode && dialects::splits(engine.pd(), api_)) {
+    if (engine.pd() == PdProtocol::kSerial) co_return co_await attempt_serial(place);
     co_return co_await attempt_concurrent(place);
   }
   auto body = edited_body(engine);
@@ -282,9 +280,9 @@ Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, std::string bod
 // The connection failed, or was ended by us.
 Relay::Try Relay::lost(Permit& permit, const Error& error, const Engine& engine) {
   if (over()) return gone_ ? Try::kAnswered : Try::kFailed;
-  if (prefill_error_) {
+  if (cut_error_) {
     // Cancelled by us, as the other leg had failed: nothing is said about this engine.
-    error_ = *prefill_error_;
+    error_ = *cut_error_;
     return streaming_ ? Try::kFailed : Try::kAgain;
   }
   too_late_ = error.code == kConflict;

@@ -96,6 +96,12 @@ class Relay {
   // P/D (legs.cc): the prompt on a prefill engine, the answer from this one.
   Task<Try> attempt_serial(const Place& decode);
   Task<Try> attempt_concurrent(const Place& decode);
+  struct Pairing {
+    std::vector<dialects::Edit> prefill;
+    std::vector<dialects::Edit> decode;
+  };
+  Task<Result<Pairing>> pair_legs(const Place& prefill, const Place& decode);
+  Task<Try> both_legs(const Place& prefill, const Place& decode);
   Task<Result<std::string>> prefill_leg(const Place& place, std::string body);
   Task<Try> decode_leg(const Place& decode, std::span<const dialects::Edit> edits,
                        Instant send_by = Instant::max());
@@ -130,7 +136,7 @@ class Relay {
   gateway::PlacementExplanation explanation_;
   UpstreamCall* call_ = nullptr;          // the one under way
   UpstreamCall* prefill_call_ = nullptr;  // beside it
-  std::optional<Error> prefill_error_;    // why the decode leg was cancelled
+  std::optional<Error> cut_error_;        // why the decode leg was cancelled
   std::optional<std::uint64_t> cached_;   // of the prompt, by the prefill engine
   bool gone_ = false;                     // the client
   std::optional<Error> stopped_;

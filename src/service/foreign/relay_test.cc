@@ -1,4 +1,5 @@
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -416,6 +417,146 @@ TEST_CASE("legs: SGLang, both at once with one room; a leg that fails ends the o
   rig->server(1).answers = {whole("", 400)};
   CHECK(rig->ask(body).over);
   CHECK(rig->server(0).cancelled >= 1);
+}
+
+TEST_CASE("legs: vLLM with Mooncake: both at once, paired by a transfer and the rank's engine id") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm}, {EngineRole::kPrefill, EngineRole::kDecode},
+          nullptr, true);
+  FakeUpstream& prefill = rig.server(0);
+  FakeUpstream& decode = rig.server(1);
+  rig.bootstraps[0]->get["/query"] = {
+      200, R"({"0": {"engine_id": "e_dp0"}, "1": {"engine_id": "e_dp1"}})"};
+  rig.clock.advance(1100ms);
+  std::set<std::string> transfers;
+  std::set<std::string> ranks;
+  for (int i = 0; i < 16; ++i) {
+    prefill.answers = {whole(R"({"choices":[],"kv_transfer_params":null})")};
+    decode.answers = {stream({kChunk + kStop + kUsage + kDone})};
+    const std::string messages = "[" + std::to_string(i) + "]";
+    const std::string body = R"({"model":"m","seed":9007199254740993,"messages":)" + messages +
+                             R"(,"stream":true,"max_tokens":7})";
+    CHECK(rig.ask(body).answered->body == kChunk + kStop + kDone);
+    const UpstreamRequest& p = prefill.posts.back();
+    const UpstreamRequest& d = decode.posts.back();
+    const std::string rank = header_of(p, "x-data-parallel-rank");
+    ranks.insert(rank);
+    const auto at = p.body.find("xfer-");
+    REQUIRE(at != std::string::npos);
+    const std::string transfer = p.body.substr(at, p.body.find('"', at) - at);
+    transfers.insert(transfer);
+    CHECK(
+        p.body ==
+        R"({"model":"m","seed":9007199254740993,"messages":)" + messages +
+            R"(,"stream":false,"max_tokens":1,"max_completion_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":")" +
+            transfer + "\"}}");
+    CHECK(
+        d.body ==
+        R"({"model":"m","seed":9007199254740993,"messages":)" + messages +
+            R"(,"stream":true,"max_tokens":7,"stream_options":{"include_usage":true},"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"transfer_id":")" +
+            transfer +
+            R"(","remote_bootstrap_addr":"http://p-host:8998","remote_engine_id":"e_dp)" + rank +
+            "\"}}");
+    CHECK(header_of(d, "x-data-parallel-rank").empty());
+  }
+  CHECK(transfers.size() == 16);
+  CHECK(ranks == std::set<std::string>{"0", "1"});
+  // Routes on which vLLM takes no rank go whole to the decode engine.
+  decode.answers = {whole("{}")};
+  CHECK(rig.ask(R"({"model":"m","input":"x"})", WireApi::kResponses).answered->status == 200);
+  CHECK(decode.posts.back().body == R"({"model":"m","input":"x"})");
+}
+
+TEST_CASE("legs: Mooncake: a prefill that fails ends the decode, and another one is asked") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm},
+          {EngineRole::kPrefill, EngineRole::kPrefill, EngineRole::kDecode}, nullptr, true);
+  const std::string body = R"({"model":"m","messages":[1],"stream":true})";
+  // Whichever is first: it fails, and has got another name meanwhile.
+  for (std::size_t i = 0; i < 2; ++i) {
+    rig.server(i).answers = {whole("", 500)};
+    rig.bootstraps[i]->get["/query"] = {200,
+                                        R"({"0":{"engine_id":"new-)" + std::to_string(i) + "\"}}"};
+  }
+  rig.server(2).answers = {stream({}, End::kHang), stream({}, End::kHang)};
+  const Asked& failed = rig.ask(body);
+  REQUIRE(failed.over);
+  CHECK(failed.answered->status == 503);
+  CHECK(rig.server(0).posts.size() + rig.server(1).posts.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i)
+    rig.server(i).answers = {whole("{}")};
+  rig.server(2).answers = {stream({kChunk + kDone})};
+  CHECK(rig.ask(body).answered->body == kChunk + kDone);
+  const std::string& sent = rig.server(2).posts.back().body;
+  CHECK(sent.contains(R"("remote_engine_id":"new-)"));
+
+  // What the client got wrong is said at once.
+  for (std::size_t i = 0; i < 2; ++i)
+    rig.server(i).answers = {whole("", 400)};
+  rig.server(2).answers = {stream({}, End::kHang)};
+  CHECK(rig.ask(body).answered->status == 400);
+
+  // The prompt is computed and the answer does not begin.
+  for (std::size_t i = 0; i < 2; ++i)
+    rig.server(i).answers = {whole("{}")};
+  rig.server(2).answers = {stream({}, End::kHang)};
+  Asked& late = rig.ask(body);
+  rig.clock.advance(59s);
+  CHECK_FALSE(late.over);
+  rig.clock.advance(2s);
+  CHECK(late.over);
+  CHECK(late.answered->status == 504);
+}
+
+TEST_CASE("engines: a Mooncake prefill engine whose bootstrap server does not answer is not used") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm}, {EngineRole::kPrefill, EngineRole::kDecode},
+          nullptr, true);
+  rig.bootstraps[0]->get.clear();
+  rig.clock.advance(2100ms);
+  CHECK_FALSE(rig.set.engines()[0]->healthy);
+  CHECK(rig.told.back().contains("GET http://p-host:8998/query: it says 404"));
+  Asked& it = rig.ask(R"({"model":"m","messages":[1]})");
+  rig.clock.advance(11s);
+  CHECK(it.answered->status == 503);
+  CHECK(it.answered->body.contains("no prefill engine of the model m"));
+}
+
+TEST_CASE("engines: prefill and decode engines of different versions are never paired") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm},
+          {EngineRole::kPrefill, EngineRole::kPrefill, EngineRole::kDecode, EngineRole::kDecode});
+  const auto restart = [&](std::size_t i, std::string_view version) {
+    rig.server(i).get["/health"] = {500, ""};
+    rig.clock.advance(1100ms);
+    rig.server(i).get["/health"] = {200, ""};
+    rig.server(i).get["/version"] = {200, R"({"version":")" + std::string(version) + "\"}"};
+    rig.clock.advance(1100ms);
+  };
+  const auto ask_often = [&] {
+    for (int i = 0; i < 12; ++i) {
+      for (FakeUpstream* server : rig.servers)
+        server->answers = {whole("{}")};
+      rig.ask(R"({"model":"m","messages":[)" + std::to_string(i) + "]}");
+    }
+  };
+  restart(0, "0.11.0");
+  restart(1, "0.12.0");
+  restart(2, "0.12.0");
+  restart(3, "0.11.0");
+  ask_often();
+  for (const auto& asked : rig.asked) {
+    CHECK(asked->answered->status == 200);
+    const std::string& how = asked->record.placement;
+    CHECK((how == "e0 -> e3 (vllm)" || how == "e1 -> e2 (vllm)"));
+  }
+  // The update goes on: a decode engine whose counterparts are gone gets nothing.
+  rig.asked.clear();
+  restart(0, "0.12.0");
+  ask_often();
+  for (const auto& asked : rig.asked)
+    CHECK(asked->record.placement.ends_with("-> e2 (vllm)"));
+  restart(2, "0.11.0");
+  Asked& none = rig.ask(R"({"model":"m","messages":[1]})");
+  rig.clock.advance(11s);
+  CHECK(none.answered->status == 503);
+  CHECK(none.answered->body.contains("runs version 0.12.0"));
 }
 
 }  // namespace penstock::foreign
