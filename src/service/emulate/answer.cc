@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/xxh3.h"
 #include "core/dialects/json_values.h"
 #include "core/protocol/errors.h"
 #include "core/protocol/sse.h"
+#include "service/emulate/cache_events.h"
 
 namespace penstock::emulate {
 namespace {
@@ -15,8 +17,6 @@ namespace {
 using dialects::JsonBody;
 using dialects::quoted;
 using dialects::WireApi;
-
-constexpr std::uint64_t kBytesPerToken = 4;
 
 std::string named_event(std::string_view type, std::string rest) {
   std::string out;
@@ -44,9 +44,9 @@ Emulator::Answer::Answer(Emulator& emulator, HttpExchange& exchange, const JsonB
       prompt_(prompt_of(body)),
       tokens_(emulator.options_.tokens) {
   for (const std::string_view key : {"messages", "prompt", "input", "content"}) {
-    if (const auto value = body.value(key))
-      prompt_tokens_ = std::max<std::uint64_t>(1, value->size() / kBytesPerToken);
+    if (const auto value = body.value(key)) prompt_ids_ = emulated_tokens(*value);
   }
+  prompt_tokens_ = std::max<std::uint64_t>(1, prompt_ids_.size());
   for (const std::string_view key : {"max_tokens", "max_completion_tokens", "max_output_tokens"}) {
     const auto value = body.value(key);
     const auto limit = value ? dialects::integer_at(*value, {}) : std::nullopt;
@@ -147,14 +147,19 @@ std::string Emulator::Answer::hold_blocks() {
       id, quoted(exchange_.request().header("x-request-id")), prompt_tokens_, expiry);
 }
 
+// And says what has changed.
 void Emulator::Answer::use_cache() {
   if (api_ == WireApi::kTokenize) return;
-  for (const std::string_view key : {"messages", "prompt", "input"}) {
-    const auto value = body_.value(key);
-    if (!value) continue;
-    const std::uint64_t held = emulator_.caches_[rank_].use(*value) * BlockCache::kBlockTokens;
-    cached_tokens_ = std::max(cached_tokens_, std::min(held, prompt_tokens_));
-  }
+  const EmulatorOptions& options = emulator_.options_;
+  const std::string salt = body_.string("cache_salt").value_or("");
+  const std::uint64_t root = options.hash_seed ^ xxh3().hash(salt.data(), salt.size());
+  const BlockCache::Used used = emulator_.caches_[rank_].use(prompt_ids_, root);
+  cached_tokens_ =
+      std::max(cached_tokens_, std::min(used.held * BlockCache::kBlockTokens, prompt_tokens_));
+  if (!emulator_.publish_) return;
+  auto payload =
+      cache_events({emulator_.unix_seconds_(), rank_, !options.old_forms, salt}, prompt_ids_, used);
+  if (payload) emulator_.publish_(rank_, std::move(*payload), options.faults.lose_events);
 }
 
 Task<bool> Emulator::Answer::fetch() {
@@ -263,7 +268,8 @@ std::string Emulator::Answer::whole_body(const std::string& text) const {
           R"({{"id":"cmpl-1","object":"text_completion","created":0,"model":{},"choices":[{{"index":0,"text":{},"logprobs":null,"finish_reason":"{}"}}],"usage":{}}})",
           model, quoted(text), finish, usage_json());
     case WireApi::kTokenize:
-      return fmt::format(R"({{"count":{},"max_model_len":32768,"tokens":[1]}})", prompt_tokens_);
+      return fmt::format(R"({{"count":{},"max_model_len":32768,"tokens":[{}]}})",
+                         prompt_ids_.size(), fmt::join(prompt_ids_, ","));
     default:
       return fmt::format(
           R"({{"id":"chatcmpl-1","object":"chat.completion","created":0,"model":{},"choices":[{{"index":0,"message":{{"role":"assistant","content":{}}},"logprobs":null,"finish_reason":"{}"}}],"usage":{}}})",

@@ -55,6 +55,7 @@ class Emulator::Answer {
   const std::size_t rank_;
   bool& gone_;  // the client
   std::uint64_t prompt_ = 0;
+  std::vector<TokenId> prompt_ids_;
   std::uint64_t prompt_tokens_ = 1;
   std::uint64_t cached_tokens_ = 0;
   std::uint32_t tokens_ = 1;

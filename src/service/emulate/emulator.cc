@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstring>
 #include <utility>
 
 #include "base/xxh3.h"
+#include "core/dialects/engine_reports.h"
 #include "core/dialects/json_values.h"
 #include "core/protocol/errors.h"
 #include "core/protocol/sse.h"
@@ -34,7 +36,8 @@ constexpr std::array kKeys = {"model"sv,
                               "kv_transfer_params"sv,
                               "bootstrap_host"sv,
                               "bootstrap_port"sv,
-                              "bootstrap_room"sv};
+                              "bootstrap_room"sv,
+                              "cache_salt"sv};
 constexpr std::array kInferenceApis = {WireApi::kChat, WireApi::kCompletion, WireApi::kResponses,
                                        WireApi::kMessages, WireApi::kTokenize};
 
@@ -76,21 +79,35 @@ Status set_option(EmulatorOptions& o, std::string_view text) {
       return fail(kInvalidArgument, "mode: there are null, prefill, decode (of SGLang)");
     return o.mode = value, Status();
   }
+  if (name == "kv-events") return o.kv_events = value, Status();
+  if (name == "kv-replay") return o.kv_replay = value, Status();
+  if (name == "kv-topic") return o.kv_topic = value, Status();
   if (name == "version") return o.version = value, Status();
   if (name == "connector") {
     if (value != "nixl" && value != "mooncake")
       return fail(kInvalidArgument, "connector: there are nixl, mooncake (of vLLM)");
     return o.mooncake = value == "mooncake", Status();
   }
-  constexpr std::array kNumbers = {"ranks"sv,           "tokens"sv,       "first-token-ms"sv,
-                                   "token-ms"sv,        "lease-ms"sv,     "cache-tokens"sv,
-                                   "old-forms"sv,       "fault-status"sv, "fault-delay-ms"sv,
-                                   "fault-cut-after"sv, "fault-every"sv,  "peer-wait-ms"sv};
+  constexpr std::array kNumbers = {"ranks"sv,
+                                   "tokens"sv,
+                                   "first-token-ms"sv,
+                                   "token-ms"sv,
+                                   "lease-ms"sv,
+                                   "cache-tokens"sv,
+                                   "old-forms"sv,
+                                   "fault-status"sv,
+                                   "fault-delay-ms"sv,
+                                   "fault-cut-after"sv,
+                                   "fault-every"sv,
+                                   "peer-wait-ms"sv,
+                                   "fault-lose-events"sv};
   if (std::ranges::find(kNumbers, name) == kNumbers.end())
     return fail(
         kInvalidArgument,
-        fmt::format("\"{}\" is no setting; there are model, key, mode, version, connector, {}",
-                    name, fmt::join(kNumbers, ", ")));
+        fmt::format(
+            "\"{}\" is no setting; there are model, key, mode, version, connector, kv-events, "
+            "kv-replay, kv-topic, {}",
+            name, fmt::join(kNumbers, ", ")));
   TRY(const std::uint64_t number, whole(name, value));
   const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(number, 1'000'000));
   const Duration time = std::chrono::milliseconds(count);
@@ -105,6 +122,7 @@ Status set_option(EmulatorOptions& o, std::string_view text) {
   if (name == "fault-status") o.faults.status = static_cast<int>(std::min(count, 599U));
   if (name == "fault-delay-ms") o.faults.delay = time;
   if (name == "fault-cut-after") o.faults.cut_after = count;
+  if (name == "fault-lose-events") o.faults.lose_events = number != 0;
   if (name == "fault-every") o.faults.every = std::max(1U, count);
   return {};
 }
@@ -129,6 +147,15 @@ std::uint64_t prompt_of(const JsonBody& body) {
   return 0;
 }
 
+std::vector<TokenId> emulated_tokens(std::string_view json) {
+  if (auto ids = dialects::parse_token_ids(json)) return {ids->begin(), ids->end()};
+  std::vector<TokenId> tokens(json.size() / sizeof(TokenId));
+  std::memcpy(tokens.data(), json.data(), tokens.size() * sizeof(TokenId));
+  for (TokenId& token : tokens)
+    token &= 0x7FFFFFFF;
+  return tokens;
+}
+
 Emulator::Emulator(Clock& clock, EmulatorOptions options, std::function<double()> unix_seconds,
                    Dial dial)
     : clock_(clock),
@@ -151,6 +178,22 @@ Duration Emulator::peer_wait() const {
 std::size_t Emulator::held() const {
   return held_.size() + static_cast<std::size_t>(std::ranges::count_if(
                             transfers_, [](const auto& each) { return each.second.ready; }));
+}
+
+void Emulator::publish_with(Publish publish, std::string endpoints) {
+  publish_ = std::move(publish);
+  endpoints_ = std::move(endpoints);
+}
+
+// vLLM's account of the tokens of a prompt; of completions, which may have several, as a list.
+HttpResponse Emulator::render(const HttpRequest& request, bool several) const {
+  const auto body = JsonBody::read(request.body, kKeys);
+  const auto prompt = body ? body->value(several ? "prompt" : "messages") : std::nullopt;
+  if (!prompt) return refuse(400, "there is no prompt");
+  const std::string one =
+      fmt::format(R"({{"request_id":"render-1","token_ids":[{}],"features":null}})",
+                  fmt::join(emulated_tokens(*prompt), ","));
+  return json(several ? "[" + one + "]" : one);
 }
 
 void Emulator::close() {
@@ -197,6 +240,11 @@ Task<void> Emulator::handle(std::unique_ptr<HttpExchange> exchange) {
     response = get(request);
   } else if (request.path == "/emulate/faults") {
     response = set_faults(request);
+  } else if (options_.kind == EngineKind::kVllm && request.path.ends_with("/render")) {
+    const std::string_view path = request.path;
+    const std::string_view api = path.substr(0, path.rfind('/'));
+    if (api == dialects::path_of(WireApi::kChat) || api == dialects::path_of(WireApi::kCompletion))
+      response = render(request, api != dialects::path_of(WireApi::kChat));
   } else if (request.path == "/emulate/kv") {
     co_return co_await give_kv(*exchange);
   } else {
@@ -225,8 +273,8 @@ std::optional<HttpResponse> Emulator::get(const HttpRequest& request) const {
                   id));
   }
   if (path == "/emulate/stats")
-    return json(
-        fmt::format(R"({{"requests":{},"running":{},"held":{}}})", requests_, running_, held()));
+    return json(fmt::format(R"({{"requests":{},"running":{},"held":{},"kv_endpoints":{}}})",
+                            requests_, running_, held(), endpoints_));
   if (kind == EngineKind::kVllm && path == "/version")
     return json(fmt::format(R"({{"version":{}}})", dialects::quoted(options_.version)));
   if (kind == EngineKind::kVllm && path == "/query" && options_.mooncake) {
@@ -305,13 +353,15 @@ HttpResponse Emulator::set_faults(const HttpRequest& request) {
     return std::clamp<std::int64_t>(dialects::integer_at(body, {key}).value_or(0), 0, 1'000'000);
   };
   if (!dialects::value_at(body, {"status"}) && !dialects::value_at(body, {"delay_ms"}) &&
-      !dialects::value_at(body, {"cut_after"}) && body != "{}")
-    return refuse(400, "expected an object with status, delay_ms, cut_after, every");
+      !dialects::value_at(body, {"cut_after"}) && !dialects::value_at(body, {"lose_events"}) &&
+      body != "{}")
+    return refuse(400, "expected an object with status, delay_ms, cut_after, every, lose_events");
   faults.status = static_cast<int>(std::min<std::int64_t>(count("status"), 599));
   faults.delay = std::chrono::milliseconds(count("delay_ms"));
   if (dialects::value_at(body, {"cut_after"}))
     faults.cut_after = static_cast<std::size_t>(count("cut_after"));
   faults.every = static_cast<std::uint32_t>(std::max<std::int64_t>(1, count("every")));
+  faults.lose_events = dialects::value_at(body, {"lose_events"}) == "true";
   options_.faults = faults;
   return json("{}");
 }

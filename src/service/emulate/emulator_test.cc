@@ -436,6 +436,45 @@ TEST_CASE("emulate: faults: a status, a pause, a cut at every byte, every nth; a
   CHECK(rig.emulator.running() == 0);
 }
 
+TEST_CASE("emulate: what a rank's cache holds is published, and the render routes name the same tokens") {
+  struct Message {
+    std::size_t rank;
+    bool lost;
+  };
+  std::vector<Message> messages;
+  EmulatorOptions options = of(EngineKind::kVllm);
+  options.ranks = 2;
+  Rig rig(options);
+  rig.emulator.publish_with(
+      [&](std::size_t rank, std::string, bool lost) { messages.push_back({rank, lost}); }, "{}");
+  const std::string messages_json = R"([{"role":"user","content":")" + std::string(100, 'a') + "\"}]";
+  const std::string body = R"({"messages":)" + messages_json + "}";
+  const auto chat = rig.ask("POST", "/v1/chat/completions/render", body);
+  const auto rendered = dialects::parse_rendered(chat.body);
+  REQUIRE(rendered.has_value());
+  CHECK(rendered->tokens.size() == messages_json.size() / 4);
+  CHECK(rendered->tokens[0] == 0x227b5b + (std::uint32_t{'r'} << 24));
+  const auto ids =
+      dialects::parse_rendered(rig.ask("POST", "/v1/completions/render", R"({"prompt":[5,6,7]})").body);
+  REQUIRE(ids.has_value());
+  CHECK(ids->tokens == std::vector<std::uint32_t>{5, 6, 7});
+  CHECK(rig.ask("POST", "/v1/chat/completions/render", "{}").status == 400);
+  CHECK(rig.ask("POST", "/v1/messages/render", body).status == 404);
+  const auto ask = [&](std::string_view rank) {
+    rig.begin("POST", "/v1/chat/completions", body, {{"x-data-parallel-rank", std::string(rank)}});
+    rig.clock.advance(1s);
+  };
+  ask("1");
+  ask("1");  // nothing new
+  rig.ask("POST", "/emulate/faults", R"({"lose_events":true})");
+  ask("0");
+  REQUIRE(messages.size() == 2);
+  CHECK(messages[0].rank == 1);
+  CHECK_FALSE(messages[0].lost);
+  CHECK(messages[1].rank == 0);
+  CHECK(messages[1].lost);
+}
+
 TEST_CASE("emulate: settings") {
   EmulatorOptions options;
   CHECK(set_option(options, "model=x").has_value());

@@ -82,7 +82,7 @@ std::vector<EngineSet::Row> EngineSet::rows(const Wanted& wanted) const {
       const auto match = std::ranges::find(matches, id, &kvcache::RankMatch::rank);
       if (rank && match != matches.end()) {
         row.predicted = match->any;
-        const bool by_ids = prefixes_->has_events(id.worker);
+        const bool by_ids = prefixes_->has_events(id.worker) && !prompt->ids.empty();
         const double of = by_ids ? prompt->id_count : prompt->text_tokens;
         view.hit_tokens = std::llround(prefixes_->trust(id) * credit(*match) / std::max(of, 1.0) *
                                        prompt->tokens());
