@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/dialects/json_values.h"
 #include "tests/support/foreign_rig.h"
 
 #include <doctest/doctest.h>
@@ -146,6 +147,99 @@ TEST_CASE(
             .answered->body.find(
                 "event: error\ndata: {\"type\":\"error\",\"sequence_number\":1,\"code\":") !=
         std::string::npos);
+}
+
+// A chat stream of these words, with this id, and its last words.
+std::string said(std::string_view id, std::vector<std::string_view> words) {
+  const std::string head =
+      R"(data: {"id":")" + std::string(id) + R"(","choices":[{"index":0,"delta":)";
+  std::string out = head + R"({"role":"assistant","content":""},"finish_reason":null}]})" + "\n\n";
+  for (const std::string_view word : words)
+    out +=
+        head + R"({"content":)" + dialects::quoted(word) + R"(},"finish_reason":null}]})" + "\n\n";
+  return out + head + R"({},"finish_reason":"stop"}]})" + "\n\n";
+}
+
+TEST_CASE("relay: a greedy or seeded stream whose engine dies goes on from another one") {
+  const std::string first = said("one", {"the ", "water ", "runs ", "on"});
+  const std::string second = said("two", {"the w", "ater runs ", "on"});
+  for (const std::string more : {R"("temperature":0)", R"("temperature":0.7,"seed":5)"}) {
+    for (std::size_t cut = 0; cut < first.size(); cut += 13) {
+      Rig rig({EngineKind::kVllm, EngineKind::kVllm});
+      // Whichever is asked first.
+      const std::string body = R"({"model":"m","stream":true,)" + more + "}";
+      rig.server(0).answers = {stream({first.substr(0, cut)}, End::kCut)};
+      rig.server(1).answers = {stream({second + kUsage + kDone})};
+      if (rig.set.pick({"m", WireApi::kChat, ""}).engine != rig.set.engines()[0])
+        std::swap(rig.server(0).answers, rig.server(1).answers);
+      const Asked& it = rig.ask(body);
+      REQUIRE(it.over);
+      CHECK(it.answered->status == 200);
+      CHECK(it.answered->finished);
+      CHECK(it.record.moves == 1);
+      CHECK(it.record.usage == Usage{5, 0, 2, 0});
+      CHECK(it.record.outcome == "stop");
+      std::string text;
+      std::set<std::string> ids;
+      dialects::SseSplitter splitter;
+      CHECK(splitter.feed(it.answered->body, [&](const dialects::SseEvent& event) {
+        const auto choices = dialects::value_at(event.data, {"choices"});
+        if (!choices) return;
+        ids.insert(*dialects::string_at(event.data, {"id"}));
+        text += dialects::string_at(*dialects::first_element(*choices), {"delta", "content"})
+                    .value_or("");
+      }));
+      CHECK(text == "the water runs on");
+      CHECK(ids.size() == 1);
+      CHECK(it.answered->body.ends_with(kDone));
+    }
+  }
+}
+
+TEST_CASE("relay: an engine whose answer is another does not go on with it; nor does what can't") {
+  const std::string body = R"({"model":"m","stream":true,"temperature":0})";
+  const auto ask = [&](const std::string& first, UpstreamAnswer second) {
+    auto rig = std::make_unique<Rig>(std::vector{EngineKind::kVllm, EngineKind::kVllm});
+    rig->server(0).answers = {stream({first}, End::kCut)};
+    rig->server(1).answers = {std::move(second)};
+    if (rig->set.pick({"m", WireApi::kChat, ""}).engine != rig->set.engines()[0])
+      std::swap(rig->server(0).answers, rig->server(1).answers);
+    const Asked& it = rig->ask(body);
+    REQUIRE(it.over);
+    CHECK(it.answered->finished);
+    CHECK(it.answered->body.starts_with(first.substr(0, first.rfind("\n\n") + 2)));
+    CHECK(it.answered->body.ends_with("}}\n\n"));
+    CHECK(it.answered->body.contains("data: {\"error\":"));
+    CHECK(it.record.status == 503);
+    CHECK(rig->set.engines()[0]->running + rig->set.engines()[1]->running == 0);
+    return it.answered->body;
+  };
+  const std::string whole_begun = said("one", {"the ", "water "});
+  CHECK_FALSE(ask(whole_begun, stream({said("two", {"the ", "wind "}) + kDone})).contains("wind"));
+  ask(whole_begun, whole(R"({"no":"stream"})"));
+  ask(whole_begun, whole("", 500));
+  ask(whole_begun, whole(R"({"error":"no"})", 400));
+  ask(R"(data: {"id":"c","choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]})"
+      "\n\n",
+      stream({said("two", {"x"}) + kDone}));
+}
+
+TEST_CASE("relay: an engine that says in its stream that it failed is as good as dead") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm});
+  const std::string all = said("one", {"the ", "water"});
+  const std::string error = "data: {\"error\":{\"message\":\"EngineDeadError\"}}\n\n";
+  const std::string head = all.substr(0, all.find("\n\n", all.find("the ")) + 2);
+  for (FakeUpstream* server : rig.servers)
+    server->answers = {stream({all + kDone})};
+  const bool zero = rig.set.pick({"m", WireApi::kChat, ""}).engine == rig.set.engines()[0];
+  rig.server(zero ? 0 : 1).answers = {stream({head + error})};
+  const Asked& it = rig.ask(R"({"model":"m","stream":true,"temperature":0})");
+  CHECK(it.answered->body == all + kDone);
+  // One that is drawn without a seed hears of it, in the engine's words.
+  Rig other({EngineKind::kVllm, EngineKind::kVllm});
+  for (FakeUpstream* server : other.servers)
+    server->answers = {stream({head + error})};
+  CHECK(other.ask(R"({"model":"m","stream":true})").answered->body == head + error);
 }
 
 TEST_CASE("relay: 4xx passes in the engine's words and breaks nothing; 429 and 503 are busy") {
@@ -464,6 +558,27 @@ TEST_CASE("legs: vLLM with Mooncake: both at once, paired by a transfer and the 
   decode.answers = {whole("{}")};
   CHECK(rig.ask(R"({"model":"m","input":"x"})", WireApi::kResponses).answered->status == 200);
   CHECK(decode.posts.back().body == R"({"model":"m","input":"x"})");
+}
+
+TEST_CASE(
+    "legs: a decode engine that dies in mid-answer: another one goes on, by a prefill of its own") {
+  for (const bool mooncake : {false, true}) {
+    Rig rig({EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm},
+            {EngineRole::kPrefill, EngineRole::kDecode, EngineRole::kDecode}, nullptr, mooncake);
+    const std::string all = said("one", {"the ", "water"});
+    const std::string reply = R"({"choices":[],"kv_transfer_params":{"remote_block_ids":[[7]]}})";
+    rig.server(0).answers = {whole(reply), whole(reply)};
+    const bool one = rig.set.pick({"m", WireApi::kChat, "[1]"}).engine == rig.set.engines()[1];
+    FakeUpstream& dies = rig.server(one ? 1 : 2);
+    FakeUpstream& lives = rig.server(one ? 2 : 1);
+    dies.answers = {stream({all.substr(0, all.find("water"))}, End::kCut)};
+    lives.answers = {stream({all + kDone})};
+    const Asked& it = rig.ask(R"({"model":"m","messages":[1],"stream":true,"temperature":0})");
+    CHECK(it.answered->body == all + kDone);
+    CHECK(it.record.moves == 1);
+    REQUIRE(rig.server(0).posts.size() == 2);
+    CHECK(lives.posts.at(0).body.contains("kv_transfer_params"));
+  }
 }
 
 TEST_CASE("legs: Mooncake: a prefill that fails ends the decode, and another one is asked") {
