@@ -71,11 +71,10 @@ void EnginePrefixes::change_ranks(WorkerId engine, Engine& known, std::uint32_t 
   const std::uint32_t before = std::exchange(known.ranks, ranks);
   for (std::uint32_t rank = before; rank < ranks; ++rank) {
     const kvcache::RankOfWorker id{engine, rank};
-    if (known.endpoints.events.empty()) {
-      sources_[id] = placements_.add(id);
-      placements_.set_stride(sources_[id], kvcache::kRoutingUnit);
-      continue;
-    }
+    // Of one that publishes, too: for prompts whose token ids nobody tells.
+    sources_[id] = placements_.add(id);
+    placements_.set_stride(sources_[id], kvcache::kRoutingUnit);
+    if (known.endpoints.events.empty()) continue;
     const auto events = endpoint_of_rank(known.endpoints.events, rank);
     const auto replay = endpoint_of_rank(known.endpoints.replay, rank);
     const std::string name = fmt::format("{} rank {}", known.name, rank);
@@ -119,8 +118,11 @@ std::vector<kvcache::RankMatch> EnginePrefixes::match(const foreign::PromptName&
     all.assign(found.begin(), found.end());
   }
   const std::shared_lock lock(mutex_);
-  const auto found = placements_.match(prompt.text, scratch);
-  all.insert(all.end(), found.begin(), found.end());
+  for (const auto& found : placements_.match(prompt.text, scratch)) {
+    const auto engine = engines_.find(found.rank.worker);
+    const bool tells = engine != engines_.end() && !engine->second.endpoints.events.empty();
+    if (!tells || prompt.ids.empty()) all.push_back(found);
+  }
   return all;
 }
 
@@ -141,7 +143,7 @@ void EnginePrefixes::age() {
 void EnginePrefixes::sent(kvcache::RankOfWorker rank, const foreign::PromptName& prompt) {
   if (has_events(rank.worker)) {
     if (prompt.tokens() >= kCachedTokensMin) feed_->sent_prompt(rank);
-    return;
+    if (!prompt.ids.empty()) return;
   }
   const std::unique_lock lock(mutex_);
   age();
@@ -151,8 +153,8 @@ void EnginePrefixes::sent(kvcache::RankOfWorker rank, const foreign::PromptName&
 
 void EnginePrefixes::observed(kvcache::RankOfWorker rank, const foreign::PromptName& prompt,
                               const Observed& what) {
-  const bool by_ids = has_events(rank.worker);
-  if (what.prompt == 0 || (by_ids && prompt.ids.empty())) return;
+  const bool by_ids = has_events(rank.worker) && !prompt.ids.empty();
+  if (what.prompt == 0) return;
   const std::uint64_t text = std::max(prompt.text_tokens, 1U);
   const std::uint64_t predicted = by_ids ? what.predicted : what.predicted * what.prompt / text;
   const std::uint64_t missing = predicted - std::min(predicted, what.cached);
@@ -162,7 +164,7 @@ void EnginePrefixes::observed(kvcache::RankOfWorker rank, const foreign::PromptN
                   missing <= kSlackTokens && !by_ids ? std::min(predicted, what.cached) : predicted,
                   what.cached);
   const auto source = sources_.find(rank);
-  if (source == sources_.end() || missing <= kSlackTokens) return;
+  if (by_ids || source == sources_.end() || missing <= kSlackTokens) return;
   placements_.corrected(source->second, prompt.text,
                         static_cast<std::uint32_t>(what.cached * text / what.prompt));
 }

@@ -73,6 +73,23 @@ TEST_CASE("engine prefixes: what was sent is held there, by rank, until answers 
   CHECK(rig.held(first, kText) == 0);
 }
 
+TEST_CASE(
+    "engine prefixes: of one that publishes, prompts without token ids are known by their text") {
+  Rig rig;
+  rig.prefixes.add(kEngine, "one", {"tcp://127.0.0.1:1", "", ""});
+  rig.prefixes.has_ranks(kEngine, 1);
+  const RankOfWorker rank{kEngine, 0};
+  rig.prefixes.sent(rank, rig.name(kText));
+  CHECK(rig.held(rank, kText) == 992);
+  // One with ids is what the events say it is, and they say nothing.
+  foreign::PromptName named = rig.name(kText);
+  named.ids = {16, 32};
+  named.id_count = 32;
+  CHECK(rig.prefixes.match(named).empty());
+  rig.prefixes.forget(kEngine);
+  CHECK(rig.held(rank, kText) == 0);
+}
+
 TEST_CASE("engine prefixes: predictions and what came of them are metrics") {
   Rig rig;
   rig.prefixes.add(kEngine, "one", {});
@@ -103,9 +120,6 @@ TEST_CASE(
   rig.prefixes.has_ranks(kEngine, 2);
   REQUIRE(rig.told.size() == 1);
   CHECK(rig.told[0].contains("one rank 1"));
-  // By text nothing is known of an engine that says by token ids what it has.
-  rig.prefixes.sent({kEngine, 0}, rig.name(kText));
-  CHECK(rig.held({kEngine, 0}, kText) == 0);
 }
 
 }  // namespace penstock

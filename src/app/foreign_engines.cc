@@ -67,6 +67,7 @@ Result<ForeignEngine> parse_engine(std::string_view word) {
   const std::map<std::string_view, std::string*, std::less<>> texts = {
       {"key-file", &engine.key_file},
       {"name", &engine.name},
+      {"bootstrap-host", &engine.bootstrap_host},
       {"kv-events", &engine.kv_events},
       {"kv-replay", &engine.kv_replay},
       {"kv-topic", &engine.kv_topic}};
@@ -75,7 +76,7 @@ Result<ForeignEngine> parse_engine(std::string_view word) {
   engine.url = parts.front();
   const auto url = http::parse_url(engine.url);
   if (!url) return bad(word, url.error().message);
-  engine.host = url->host;
+  engine.bootstrap_host = url->host;
   for (const std::string_view part : std::span(parts).subspan(1)) {
     const auto mark = std::min(part.find('='), part.size());
     const std::string_view name = part.substr(0, mark);
@@ -91,14 +92,29 @@ Result<ForeignEngine> parse_engine(std::string_view word) {
       TRY(const std::int64_t port, parse_count(value));
       if (port < 1 || port > 65535) return bad(word, "bootstrap-port is 1 to 65535");
       engine.bootstrap_port = static_cast<std::uint16_t>(port);
+    } else if (name == "connector" && (value == "nixl" || value == "mooncake")) {
+      if (engine.kind != dialects::EngineKind::kVllm)
+        return bad(word, "a connector is vLLM's: leave it out");
+      engine.mooncake = value == "mooncake";
+    } else if (name == "connector") {
+      return bad(word, "a connector is nixl, which it is without this, or mooncake");
     } else if (name == "role") {
       return bad(word, "a role is prefill or decode; without one an engine does both");
     } else {
-      return bad(word, fmt::format("\"{}\" is not known; there are key-file, name, role, "
-                                   "bootstrap-port, kv-events, kv-replay and kv-topic",
-                                   name));
+      return bad(word,
+                 fmt::format("\"{}\" is not known; there are key-file, name, role, connector, "
+                             "bootstrap-host, bootstrap-port, kv-events, kv-replay and "
+                             "kv-topic",
+                             name));
     }
   }
+  if (engine.mooncake && engine.role == foreign::EngineRole::kMixed)
+    return bad(word, "a connector goes with role=prefill or role=decode");
+  foreign::EngineConfig at;
+  at.bootstrap_host = engine.bootstrap_host;
+  at.bootstrap_port = engine.bootstrap_port;
+  if (!http::parse_url(at.bootstrap_url()))
+    return bad(word, fmt::format("\"{}\" is no host", engine.bootstrap_host));
   TRY_STATUS(check_events(word, engine));
   return engine;
 }
@@ -113,12 +129,12 @@ Status check_role(const ForeignEngine& engine, const std::vector<ForeignEngine>&
   const auto other = engine.role == foreign::EngineRole::kPrefill ? foreign::EngineRole::kDecode
                                                                   : foreign::EngineRole::kPrefill;
   const bool paired = std::ranges::any_of(all, [&](const ForeignEngine& each) {
-    return each.kind == engine.kind && each.role == other;
+    return each.kind == engine.kind && each.role == other && each.mooncake == engine.mooncake;
   });
   if (paired) return {};
-  return bad(engine.name, fmt::format("there is no {} engine of {} beside it",
+  return bad(engine.name, fmt::format("there is no {} engine of {}{} beside it",
                                       other == foreign::EngineRole::kPrefill ? "prefill" : "decode",
-                                      dialect.name));
+                                      dialect.name, engine.mooncake ? " with Mooncake" : ""));
 }
 
 }  // namespace

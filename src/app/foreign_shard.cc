@@ -52,14 +52,20 @@ ForeignShard::ForeignShard(http::AsioClock& clock, const Options& options, Forei
 
 void ForeignShard::add(const FleetEngine& engine) {
   const ForeignEngine& what = engine.what;
-  http::UpstreamOptions upstream;
-  upstream.url = what.url;
-  upstream.idle_max = dialects::dialect(what.kind).idle_max;
-  auto server = http::HttpUpstream::make(clock_, std::move(upstream));
-  ENSURE(server);  // the address was checked
-  engines_.add({what.kind, what.name, what.url, engine.key, what.role, what.host,
-                what.bootstrap_port, engine.id},
-               std::move(*server));
+  const auto server_at = [&](const std::string& url) {
+    http::UpstreamOptions upstream;
+    upstream.url = url;
+    upstream.idle_max = dialects::dialect(what.kind).idle_max;
+    auto server = http::HttpUpstream::make(clock_, std::move(upstream));
+    ENSURE(server);  // the address was checked
+    return std::move(*server);
+  };
+  foreign::EngineConfig config{what.kind,           what.name, what.url,
+                               engine.key,          what.role, what.bootstrap_host,
+                               what.bootstrap_port, engine.id, what.mooncake};
+  const bool bootstraps = what.mooncake && what.role == foreign::EngineRole::kPrefill;
+  auto bootstrap = bootstraps ? server_at(config.bootstrap_url()) : nullptr;
+  engines_.add(std::move(config), server_at(what.url), std::move(bootstrap));
 }
 
 void ForeignShard::change(const ForeignFleet::Change& change) {

@@ -8,8 +8,8 @@
 // first byte of an answer, on a connection that was kept open, is sent once more on a new one: the
 // server had closed it for being idle.
 // Errors: kUnavailable: nobody answers there; kDeadlineExceeded; kCancelled after cancel();
-// kDataLoss: the answer was cut or is no HTTP. An HTTP error status is an answer.
-// Concurrency: shard thread only; one await of a call at a time.
+// kConflict: it could not be sent by `send_by`; kDataLoss: the answer was cut or is no HTTP. An
+// HTTP error status is an answer. Concurrency: shard thread only; one await of a call at a time.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,8 @@ struct UpstreamRequest {
   std::string target = "/";         // path and query
   std::vector<HttpHeader> headers;  // host and content-length are added
   std::string body;
+  // From then on it is not sent any more, nor sent once more: what it says would not hold.
+  Instant send_by = Instant::max();
 };
 
 struct UpstreamHead {

@@ -180,14 +180,28 @@ def test_churn(folder):
         for i in range(8):
             body = ask(steady.port, "POST", "/v1/chat/completions", chat(str(i)))[1]
             expected[i] = json.loads(body)["choices"][0]["message"]["content"]
+        # A greedy stream that is cut goes on from the other engine, and the client sees nothing of it.
+        ask(other_port, "POST", "/emulate/faults", {"cut_after": 900})
+        for i in range(200):
+            status, stream = ask(gateway.port, "POST", "/v1/chat/completions",
+                                 chat(str(i), stream=True, temperature=0))
+            assert status == 200 and stream.endswith("data: [DONE]\n\n"), (status, stream)
+            direct = ask(steady.port, "POST", "/v1/chat/completions", chat(str(i)))[1]
+            assert words(stream) == json.loads(direct)["choices"][0]["message"]["content"], stream
+            if json.loads(ask(other_port, "GET", "/emulate/stats")[1])["requests"] > 2:
+                break
+        else:
+            raise AssertionError("no stream was cut")
+        ask(other_port, "POST", "/emulate/faults", {})
         until = time.monotonic() + 5
 
         def client(number):
             whole = broken = 0
             while time.monotonic() < until:
                 i = (number + whole) % 8
+                greedy = {"temperature": 0} if number % 2 else {}
                 status, stream = ask(gateway.port, "POST", "/v1/chat/completions",
-                                     chat(str(i), stream=True))
+                                     chat(str(i), stream=True, **greedy))
                 if status == 200 and stream.endswith("data: [DONE]\n\n"):
                     assert words(stream) == expected[i], (words(stream), expected[i])
                     whole += 1
@@ -259,12 +273,81 @@ def test_conversations(folder):
             engine.stop()
 
 
+def test_events(folder):
+    """Prompts go where engines say that they are, in either encoding; losses and restarts are noticed."""
+    def start(port=0, endpoints=None, **more):
+        at = endpoints or {"events": ["tcp://127.0.0.1:*"], "replay": ["tcp://127.0.0.1:*"]}
+        engine = emulate("vllm", f"kv-events={at['events'][0]}", f"kv-replay={at['replay'][0]}",
+                         *(f"{k.replace('_', '-')}={v}" for k, v in more.items()), port=port)
+        engine.kv = json.loads(ask(engine.port, "GET", "/emulate/stats")[1])["kv_endpoints"]
+        return engine
+
+    engines = [start(), start(old_forms=1)]
+    gateway = serve(os.path.join(folder, "events"), *(
+        f"vllm=http://127.0.0.1:{e.port},kv-events={e.kv['events'][0]},kv-replay={e.kv['replay'][0]}"
+        for e in engines))
+
+    def body(word):
+        return {"model": "emulated", "messages": [{"role": "user", "content": f"{word} " * 400}]}
+
+    def cached(port, word):
+        status, text = ask(port, "POST", "/v1/chat/completions", body(word))
+        assert status == 200, text
+        return json.loads(text)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def wait_metric(name, count):
+        until = time.monotonic() + 20
+        while True:
+            lines = [line for line in ask(gateway.port, "GET", "/metrics")[1].splitlines()
+                     if line.startswith(name)]
+            if lines and float(lines[0].split()[-1]) >= count:
+                return
+            assert time.monotonic() < until, (lines, count)
+            time.sleep(0.1)
+
+    def wait_blocks(count):
+        wait_metric('penstock_engine_index_blocks{from="events"}', count)
+
+    try:
+        wait_ready(gateway.port)
+        # Sent past the gateway, so that only events can tell.
+        words_of = ("river", "turbine", "penstock", "governor", "spillway", "tailrace")
+        blocks = 0
+        for i, word in enumerate(words_of):
+            assert cached(engines[i % 2].port, word) == 0
+            blocks += len(json.dumps(body(word)["messages"])) // 64
+        wait_blocks(blocks)
+        for word in words_of:
+            assert cached(gateway.port, word) > 400, word
+        # Events that get lost are asked for with the next one.
+        ask(engines[1].port, "POST", "/emulate/faults", {"lose_events": True})
+        cached(engines[1].port, "lost-in-the-net")
+        ask(engines[1].port, "POST", "/emulate/faults", {})
+        cached(engines[1].port, "after-it")
+        blocks += sum(len(json.dumps(body(w)["messages"])) // 64 for w in ("lost-in-the-net", "after-it"))
+        wait_blocks(blocks)
+        assert cached(gateway.port, "lost-in-the-net") > 400
+        # One that is killed and comes back holds nothing, and the gateway knows.
+        engines[0].stop(signal.SIGKILL)
+        engines[0] = start(port=engines[0].port, endpoints=engines[0].kv)
+        cached(engines[0].port, "risen")
+        wait_metric('penstock_engine_kv_event_purges{engine="vllm-0"', 1)
+        until = time.monotonic() + 10  # until a probe has found it again
+        while cached(gateway.port, "risen") == 0:
+            assert time.monotonic() < until
+        assert cached(gateway.port, "turbine") > 400
+    finally:
+        gateway.stop()
+        for engine in engines:
+            engine.stop()
+
+
 def test_rooms(folder):
     """SGLang's legs: a room of its own for each, and the room names the prefill's rank."""
     prefill = emulate("sglang", "mode=prefill", "ranks=4")
     decode = emulate("sglang", "mode=decode")
     gateway = serve(os.path.join(folder, "rooms"),
-                    f"sglang=http://127.0.0.1:{prefill.port},role=prefill",
+                    f"sglang=http://127.0.0.1:{prefill.port},role=prefill,bootstrap-port={prefill.port}",
                     f"sglang=http://127.0.0.1:{decode.port},role=decode")
     try:
         wait_ready(gateway.port)
@@ -298,18 +381,20 @@ def test_every_fault(folder):
     """Each fault switch, before and between legs: no wrong text, nothing left running or held."""
     faults = ({"status": 400}, {"status": 429}, {"status": 500}, {"status": 503}, {"delay_ms": 300},
               {"cut_after": 0}, {"cut_after": 200}, {"cut_after": 900}, {"status": 500, "every": 2})
-    for kind, roles in (("vllm", ("", "")), ("sglang", ("", "")), ("llamacpp", ("", "")),
-                        ("vllm", ("prefill", "decode")), ("sglang", ("prefill", "decode"))):
-        modes = [[f"mode={role}"] if role and kind == "sglang" else [] for role in roles]
-        engines = [emulate(kind, "lease-ms=1500", *mode) for mode in modes]
+    legs = ("prefill", "decode")
+    for kind, roles, how in (("vllm", ("", ""), ""), ("sglang", ("", ""), ""), ("llamacpp", ("", ""), ""),
+                             ("vllm", legs, "nixl"), ("vllm", legs, "mooncake"), ("sglang", legs, "")):
+        settings = [[f"mode={role}"] if role and kind == "sglang" else [f"connector={how}"] if how else []
+                    for role in roles]
+        engines = [emulate(kind, "lease-ms=1500", "peer-wait-ms=1500", *more) for more in settings]
         words_of = {}
         with emulating(kind) as plain:
             for i in range(4):
                 text = ask(plain.port, "POST", "/v1/chat/completions", chat(str(i)))[1]
                 words_of[i] = json.loads(text)["choices"][0]["message"]["content"]
-        gateway = serve(os.path.join(folder, kind + roles[0]), *(
-            f"{kind}=http://127.0.0.1:{e.port}" + (f",role={role}" if role else "")
-            for e, role in zip(engines, roles)))
+        gateway = serve(os.path.join(folder, kind + roles[0] + how), *(
+            f"{kind}=http://127.0.0.1:{e.port}" + (f",role={role},bootstrap-port={e.port}" if role else "") +
+            (f",connector={how}" if how else "") for e, role in zip(engines, roles)))
 
         def send(number):
             i, stream = number % 4, number % 8 < 4
@@ -427,7 +512,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", required=True)
     BINARY = os.path.abspath(parser.parse_args().binary)
-    for test in (test_every_dialect, test_refusals, test_faults, test_conversations, test_rooms,
+    for test in (test_every_dialect, test_refusals, test_faults, test_conversations, test_events, test_rooms,
                  test_every_fault, test_engines_come_and_go,
                  test_client_goes_away, test_churn):
         with tempfile.TemporaryDirectory() as folder:

@@ -26,6 +26,7 @@ struct UpstreamAnswer {
   End end = End::kWhole;
   std::vector<HttpHeader> headers = {};
   std::optional<ErrorCode> refused = {};  // instead of a head
+  Duration connects = {};                 // so long it takes to reach the server
 };
 
 class FakeUpstream final : public Upstream {
@@ -43,6 +44,7 @@ class FakeUpstream final : public Upstream {
 
   std::unique_ptr<UpstreamCall> call(UpstreamRequest request) override {
     UpstreamAnswer answer;
+    const Instant send_by = request.send_by;
     if (request.method == "GET") {
       const auto found = get.find(request.target);
       answer.status = found == get.end() ? 404 : found->second.first;
@@ -59,7 +61,7 @@ class FakeUpstream final : public Upstream {
         answers.pop_front();
       }
     }
-    return std::make_unique<Call>(*this, std::move(answer));
+    return std::make_unique<Call>(*this, std::move(answer), send_by);
   }
   void close() override {}
   const UpstreamCounters& counters() const override { return counters_; }
@@ -67,8 +69,8 @@ class FakeUpstream final : public Upstream {
  private:
   class Call final : public UpstreamCall {
    public:
-    Call(FakeUpstream& server, UpstreamAnswer answer)
-        : server_(server), answer_(std::move(answer)) {
+    Call(FakeUpstream& server, UpstreamAnswer answer, Instant send_by)
+        : server_(server), answer_(std::move(answer)), send_by_(send_by) {
       ++server_.open;
     }
     ~Call() override {
@@ -76,6 +78,11 @@ class FakeUpstream final : public Upstream {
       server_.cancelled += done_ ? 0 : 1;
     }
     Task<Result<UpstreamHead>> head(Instant) override {
+      if (answer_.connects > Duration::zero()) co_await Sleep(server_.clock_, answer_.connects);
+      if (server_.clock_.now() >= send_by_) {
+        done_ = true;
+        co_return fail(ErrorCode::kConflict, "too late");
+      }
       if (answer_.refused) {
         done_ = true;
         co_return fail(*answer_.refused, "nobody answers");
@@ -111,6 +118,7 @@ class FakeUpstream final : public Upstream {
    private:
     FakeUpstream& server_;
     UpstreamAnswer answer_;
+    const Instant send_by_;
     std::size_t next_ = 0;
     std::shared_ptr<OneShot<bool>> wake_;
     bool cancelled_ = false;

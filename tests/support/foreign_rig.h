@@ -53,16 +53,22 @@ struct Asked {
 
 struct Rig {
   explicit Rig(std::vector<EngineKind> kinds, std::vector<EngineRole> roles = {},
-               PrefixSource* prefixes = nullptr)
+               PrefixSource* prefixes = nullptr, bool mooncake = false)
       : set(clock, [this](std::string text) { told.push_back(std::move(text)); }, prefixes) {
     for (const EngineKind kind : kinds) {
       const std::size_t i = servers.size();
       const EngineRole role = i < roles.size() ? roles[i] : EngineRole::kMixed;
       auto server = std::make_unique<FakeUpstream>(clock);
       servers.push_back(server.get());
+      std::unique_ptr<FakeUpstream> bootstrap;
+      if (mooncake && role == EngineRole::kPrefill) {
+        bootstrap = std::make_unique<FakeUpstream>(clock);
+        bootstrap->get["/query"] = {200, R"({"0":{"engine_id":"id-)" + std::to_string(i) + "\"}}"};
+      }
+      bootstraps.push_back(bootstrap.get());
       set.add({kind, "e" + std::to_string(servers.size() - 1), "http://e", "secret", role, "p-host",
-               8998, WorkerId(static_cast<std::uint32_t>(i))},
-              std::move(server));
+               8998, WorkerId(static_cast<std::uint32_t>(i)), mooncake},
+              std::move(server), std::move(bootstrap));
     }
     set.start();
     clock.run();
@@ -101,6 +107,7 @@ struct Rig {
 
   penstock::testing::VirtualClock clock;
   std::vector<FakeUpstream*> servers;
+  std::vector<FakeUpstream*> bootstraps;  // of Mooncake prefill engines; null: of others
   std::vector<std::string> told;
   EngineSet set;
   ForeignGateway gateway{

@@ -97,6 +97,12 @@ bool pins_rank(const Dialect& dialect, WireApi api) {
          (dialect.kind == EngineKind::kSglang && api == kMessages);
 }
 
+bool splits(PdProtocol protocol, WireApi api) {
+  if (protocol == PdProtocol::kNone) return false;
+  return api == kChat || api == kCompletion ||
+         (api == kResponses && protocol == PdProtocol::kSerial);
+}
+
 std::string_view render_path(const Dialect& dialect, WireApi api) {
   if (dialect.kind != EngineKind::kVllm) return {};
   if (api == kChat) return "/v1/chat/completions/render";

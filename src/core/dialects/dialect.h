@@ -52,6 +52,9 @@ bool speaks(const Dialect& dialect, WireApi api);
 // Whether a request on this route goes to the data parallel rank that its header names; where not,
 // the engine chooses, whatever the request says (SGLang's Responses).
 bool pins_rank(const Dialect& dialect, WireApi api);
+// Whether a request on this route goes to two engines where they share the work: the others go
+// whole to the decode engine, which computes the prompt itself.
+bool splits(PdProtocol protocol, WireApi api);
 // The route that turns such a request into the token ids the engine would compute, from the same
 // body; empty when there is none.
 std::string_view render_path(const Dialect& dialect, WireApi api);

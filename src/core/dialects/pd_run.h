@@ -56,8 +56,9 @@ class PdRun {
   // their lease by the engine's clock, when it said.
   Actions prefill_done(Instant now, bool has_params, std::optional<Duration> expires_in);
   Actions prefill_failed(Instant now, bool may_retry);
-  // Asked again just before the decode leg goes out, if anything was waited for since.
   bool params_usable(Instant now) const;
+  // From then on the decode leg may not go out with the params; Instant::max(): there are none.
+  Instant params_usable_until() const { return usable_until_.value_or(Instant::max()); }
   // The params ran out before decode was sent.
   Actions params_expired(Instant now);
   Actions decode_first_token(Instant now);

@@ -186,6 +186,7 @@ class Call final : public UpstreamCall {
   Call(std::shared_ptr<HttpUpstream::Pool> pool, UpstreamRequest request)
       : pool_(std::move(pool)),
         no_body_(request.method == "HEAD"),
+        send_by_(request.send_by),
         body_(std::make_shared<const std::string>(std::move(request.body))) {
     request_head_ = fmt::format("{} {}{} HTTP/1.1\r\nhost: {}\r\n", request.method,
                                 pool_->url.target, request.target, pool_->host);
@@ -204,13 +205,13 @@ class Call final : public UpstreamCall {
 
   Task<Result<UpstreamHead>> head(Instant deadline) override {
     while (true) {
-      if (cancelled_) co_return cancelled();
+      CO_TRY_STATUS(may_send());
       link_ = pool_->take();
       const bool reused = link_ != nullptr;
       if (!reused) {
         CO_TRY(link_, co_await connect(deadline));
       }
-      if (cancelled_) co_return cancelled();
+      CO_TRY_STATUS(may_send());
       in_.clear();
       link_->read();
       link_->send(request_head_, body_);
@@ -254,6 +255,12 @@ class Call final : public UpstreamCall {
   struct Connecting {
     OneShot<Stream> shot;
   };
+
+  Status may_send() const {
+    if (cancelled_) return cancelled();
+    if (pool_->clock.now() < send_by_) return {};
+    return fail(kConflict, fmt::format("{} could not be reached in time", pool_->host));
+  }
 
   Task<Result<std::shared_ptr<Link>>> connect(Instant deadline) {
     // The dialler may outlive this call.
@@ -362,6 +369,7 @@ class Call final : public UpstreamCall {
 
   std::shared_ptr<HttpUpstream::Pool> pool_;
   const bool no_body_;
+  const Instant send_by_;
   std::shared_ptr<const std::string> body_;
   std::string request_head_;
   std::shared_ptr<Link> link_;

@@ -13,6 +13,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Instead of an answer: the server closes after 60 ms.
+constexpr std::string_view kLateClose = "late close";
+
 // A server that answers its nth connection with the nth list of byte strings: one for each request
 // that comes in, and closes when they are used up.
 class ScriptedServer {
@@ -58,6 +61,10 @@ class ScriptedServer {
         in.append(buffer, static_cast<std::size_t>(n));
       }
       received += in;
+      if (answer == kLateClose) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(60));
+        break;
+      }
       if (::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL) < 0) break;
     }
     ::close(fd);
@@ -172,6 +179,27 @@ TEST_CASE("upstream: a request that met an idle close is sent again, once, and n
   loop.run(fetch(loop, *upstream, got));
   CHECK(got == "200 three");
   CHECK(upstream->counters().stale >= 1);
+}
+
+TEST_CASE("upstream: after send_by a request is neither sent nor sent again") {
+  ScriptedServer server({{answer("one"), std::string(kLateClose)}, {answer("three")}});
+  Loop loop;
+  auto upstream = loop.upstream(server.url);
+  std::string got;
+  loop.run(fetch(loop, *upstream, got));
+  const auto ask = [&](Duration left) -> Task<void> {
+    UpstreamRequest late = request();
+    late.send_by = loop.clock.now() + left;
+    const auto call = upstream->call(std::move(late));
+    const auto head = co_await call->head(loop.soon());
+    got = head ? "sent" : error_info(head.error().code).name;
+  };
+  loop.run(ask(50ms));
+  CHECK(got == "conflict");
+  loop.run(ask(0ms));
+  CHECK(got == "conflict");
+  loop.run(fetch(loop, *upstream, got));
+  CHECK(got == "200 three");
 }
 
 TEST_CASE("upstream: nobody there, no HTTP there, a name that is none") {

@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "core/dialects/kv_events.h"
 #include "core/dialects/msgpack_writer.h"
+#include "io/zmq/kv_event_publisher.h"
 
 #include <doctest/doctest.h>
 
@@ -321,6 +322,49 @@ TEST_CASE("an engine that gets prompts and says nothing is told of") {
   rig.wait(&engine, [&] { return rig.has_logged("--kv-events-config"); });
   engine.publish(stored(1, tokens_of(8, 64), 0, 4));
   rig.wait(&engine, [&] { return !rig.report().silent; });
+}
+
+TEST_CASE("a publisher of ours is followed as the engines' are: replays, losses, another run") {
+  const auto prompt = tokens_of(10, 320);
+  KvEventPublisherOptions options{
+      .events = "tcp://127.0.0.1:*", .replay = "tcp://127.0.0.1:*", .topic = "kv@m", .kept_max = 3};
+  auto started = KvEventPublisher::start(options);
+  REQUIRE(started.has_value());
+  auto engine = std::move(*started);
+  Rig rig;
+  const auto wait = [&](const auto& condition) { rig.wait(nullptr, condition); };
+  engine->publish(stored(1, prompt, 0, 5));
+  REQUIRE(rig.feed.add(
+      {kRank, "ours", engine->events_endpoint(), engine->replay_endpoint(), "kv@"}));
+  wait([&] { return rig.held(prompt) == 80; });
+  // Until the subscription is there, what is published is lost, too; the next message shows it.
+  wait([&] {
+    engine->publish(stored(1, prompt, 0, 5));
+    engine->publish(stored(1, prompt, 5, 10), KvEventPublisher::Wire::kLost);
+    engine->publish(stored(1, prompt, 10, 15));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return rig.held(prompt) == 240;
+  });
+  // More is lost than is kept.
+  const auto other = tokens_of(11, 96);
+  for (std::size_t i = 0; i < 5; ++i)
+    engine->publish(stored(1, other, i, i + 1), KvEventPublisher::Wire::kLost);
+  engine->publish(stored(1, prompt, 0, 1));
+  wait([&] { return rig.held(prompt) == 16; });
+  CHECK(rig.report().stream.purges >= 1);
+  // The address is taken while the first one has it.
+  options.events = engine->events_endpoint();
+  options.replay = engine->replay_endpoint();
+  CHECK_FALSE(KvEventPublisher::start(options).has_value());
+  engine.reset();
+  for (int i = 0; i < 500 && !engine; ++i) {
+    if (auto again = KvEventPublisher::start(options)) engine = std::move(*again);
+    if (!engine) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  REQUIRE(engine != nullptr);
+  engine->publish(stored(2, other, 0, 4));
+  wait([&] { return rig.held(other) == 64; });
+  CHECK(rig.held(prompt) == 0);
 }
 
 TEST_CASE("messages that can't be read are counted, and following goes on") {

@@ -65,6 +65,32 @@ Result<ZmqSocket> ZmqSocket::dealer(void* context) {
   return make(context, ZMQ_DEALER);
 }
 
+Result<ZmqSocket> ZmqSocket::publisher(void* context) {
+  TRY(ZmqSocket out, make(context, ZMQ_PUB));
+  const int unlimited = 0;  // the engines keep a hundred thousand
+  if (zmq_setsockopt(out.socket_, ZMQ_SNDHWM, &unlimited, sizeof unlimited) != 0)
+    return std::unexpected(zmq_error("setting up a socket"));
+  return out;
+}
+
+Result<ZmqSocket> ZmqSocket::router(void* context) {
+  TRY(ZmqSocket out, make(context, ZMQ_ROUTER));
+  const int unlimited = 0;  // all that is kept goes out at once
+  if (zmq_setsockopt(out.socket_, ZMQ_SNDHWM, &unlimited, sizeof unlimited) != 0)
+    return std::unexpected(zmq_error("setting up a socket"));
+  return out;
+}
+
+Result<std::string> ZmqSocket::bind(const std::string& endpoint) {
+  if (zmq_bind(socket_, endpoint.c_str()) != 0)
+    return std::unexpected(zmq_error("listening at " + endpoint));
+  char name[256];
+  std::size_t size = sizeof name;
+  if (zmq_getsockopt(socket_, ZMQ_LAST_ENDPOINT, name, &size) != 0)
+    return std::unexpected(zmq_error("listening at " + endpoint));
+  return std::string(name);
+}
+
 Status ZmqSocket::connect(const std::string& endpoint) {
   TRY_STATUS(check_endpoint(endpoint));
   if (zmq_connect(socket_, endpoint.c_str()) != 0)

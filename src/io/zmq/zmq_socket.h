@@ -1,6 +1,6 @@
 // ZmqContext and ZmqSocket: libzmq's C interface with owners and without surprises.
 //
-// Sockets connect only, never linger, bound the size of a message and how many wait. Names of
+// Sockets never linger, bound the size of a message and how many wait. Names of
 // endpoints are checked before libzmq sees them.
 //
 // Errors: as Result; a message of other than the wanted number of frames is read whole and its
@@ -36,6 +36,8 @@ class ZmqSocket {
   // SUB to all topics that begin with `topic`.
   static Result<ZmqSocket> subscriber(void* context, std::string_view topic);
   static Result<ZmqSocket> dealer(void* context);
+  static Result<ZmqSocket> publisher(void* context);
+  static Result<ZmqSocket> router(void* context);
   // Tells when `of` gets a connection: one message each.
   static Result<ZmqSocket> monitor(void* context, const ZmqSocket& of, const std::string& name);
 
@@ -44,6 +46,8 @@ class ZmqSocket {
   void close();
 
   Status connect(const std::string& endpoint);
+  // Where it listens now: for a port of * the one that the system chose.
+  Result<std::string> bind(const std::string& endpoint);
   Status send(std::initializer_list<std::string_view> frames);
   // A message's frames, if one is there.
   bool receive(std::vector<std::string>& frames);

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
+#include "base/xxh3.h"
 #include "core/dialects/json_values.h"
 #include "core/protocol/errors.h"
 #include "core/protocol/sse.h"
+#include "service/emulate/cache_events.h"
 
 namespace penstock::emulate {
 namespace {
@@ -14,8 +17,6 @@ namespace {
 using dialects::JsonBody;
 using dialects::quoted;
 using dialects::WireApi;
-
-constexpr std::uint64_t kBytesPerToken = 4;
 
 std::string named_event(std::string_view type, std::string rest) {
   std::string out;
@@ -32,7 +33,7 @@ std::string data_event(const std::string& json) {
 }  // namespace
 
 Emulator::Answer::Answer(Emulator& emulator, HttpExchange& exchange, const JsonBody& body,
-                         WireApi api, const Setting& setting, const bool& gone)
+                         WireApi api, const Setting& setting, bool& gone)
     : emulator_(emulator),
       exchange_(exchange),
       body_(body),
@@ -43,9 +44,9 @@ Emulator::Answer::Answer(Emulator& emulator, HttpExchange& exchange, const JsonB
       prompt_(prompt_of(body)),
       tokens_(emulator.options_.tokens) {
   for (const std::string_view key : {"messages", "prompt", "input", "content"}) {
-    if (const auto value = body.value(key))
-      prompt_tokens_ = std::max<std::uint64_t>(1, value->size() / kBytesPerToken);
+    if (const auto value = body.value(key)) prompt_ids_ = emulated_tokens(*value);
   }
+  prompt_tokens_ = std::max<std::uint64_t>(1, prompt_ids_.size());
   for (const std::string_view key : {"max_tokens", "max_completion_tokens", "max_output_tokens"}) {
     const auto value = body.value(key);
     const auto limit = value ? dialects::integer_at(*value, {}) : std::nullopt;
@@ -55,17 +56,65 @@ Emulator::Answer::Answer(Emulator& emulator, HttpExchange& exchange, const JsonB
   }
 }
 
+Emulator::Answer::~Answer() {
+  // What was not computed nobody gets.
+  if (!peer_url_.empty() || transfer_.empty() || offered_) return;
+  emulator_.transfers_.erase(transfer_);
+}
+
+void Emulator::Answer::read_room() {
+  const auto one = [&](std::string_view key) {
+    const std::string_view value = body_.value(key).value_or("");
+    return value.starts_with('[') ? dialects::first_element(value).value_or("") : value;
+  };
+  transfer_ = fmt::format("room {}", one("bootstrap_room"));
+  if (emulator_.options_.mode == "prefill") {
+    tokens_ = 1;
+    return;
+  }
+  peer_url_ =
+      fmt::format("http://{}:{}", dialects::decode_string(one("bootstrap_host")).value_or(""),
+                  one("bootstrap_port"));
+}
+
+bool Emulator::Answer::read_mooncake(std::string_view params) {
+  const auto id = dialects::string_at(params, {"transfer_id"});
+  if (!id) {
+    refusal_ = "kv_transfer_params without transfer_id: this engine has the Mooncake connector";
+    return false;
+  }
+  if (prefill_leg_) {
+    transfer_ = fmt::format("{} {}", emulator_.engine_id(rank_), *id);
+    return true;
+  }
+  const auto url = dialects::string_at(params, {"remote_bootstrap_addr"});
+  const auto engine = dialects::string_at(params, {"remote_engine_id"});
+  if (!url || !engine) {
+    refusal_ = "kv_transfer_params without remote_bootstrap_addr and remote_engine_id";
+    return false;
+  }
+  peer_url_ = *url;
+  transfer_ = fmt::format("{} {}", *engine, *id);
+  return true;
+}
+
 bool Emulator::Answer::read_legs() {
+  if (emulator_.options_.kind == dialects::EngineKind::kSglang) {
+    if (emulator_.options_.mode != "null") read_room();
+    return true;
+  }
   const auto params = body_.value("kv_transfer_params");
   if (!params || *params == "null" || emulator_.options_.kind != dialects::EngineKind::kVllm)
     return true;
   if (dialects::value_at(*params, {"do_remote_decode"}) == "true") {
     prefill_leg_ = true;
-    if (tokens_ == 1 && !body_.is_true("stream")) return true;
+    if (tokens_ == 1 && !body_.is_true("stream"))
+      return !emulator_.options_.mooncake || read_mooncake(*params);
     refusal_ = "a prefill leg computes one token and does not stream";
     return false;
   }
   if (dialects::value_at(*params, {"do_remote_prefill"}) != "true") return true;
+  if (emulator_.options_.mooncake) return read_mooncake(*params);
   // What the named blocks hold is what is decoded, whatever the prompt says.
   const auto blocks = dialects::value_at(*params, {"remote_block_ids"});
   const auto group = blocks ? dialects::first_element(*blocks) : std::nullopt;
@@ -98,27 +147,89 @@ std::string Emulator::Answer::hold_blocks() {
       id, quoted(exchange_.request().header("x-request-id")), prompt_tokens_, expiry);
 }
 
+// And says what has changed.
 void Emulator::Answer::use_cache() {
   if (api_ == WireApi::kTokenize) return;
-  for (const std::string_view key : {"messages", "prompt", "input"}) {
-    const auto value = body_.value(key);
-    if (!value) continue;
-    const std::uint64_t held = emulator_.caches_[rank_].use(*value) * BlockCache::kBlockTokens;
-    cached_tokens_ = std::max(cached_tokens_, std::min(held, prompt_tokens_));
+  const EmulatorOptions& options = emulator_.options_;
+  const std::string salt = body_.string("cache_salt").value_or("");
+  const std::uint64_t root = options.hash_seed ^ xxh3().hash(salt.data(), salt.size());
+  const BlockCache::Used used = emulator_.caches_[rank_].use(prompt_ids_, root);
+  cached_tokens_ =
+      std::max(cached_tokens_, std::min(used.held * BlockCache::kBlockTokens, prompt_tokens_));
+  if (!emulator_.publish_) return;
+  auto payload =
+      cache_events({emulator_.unix_seconds_(), rank_, !options.old_forms, salt}, prompt_ids_, used);
+  if (payload) emulator_.publish_(rank_, std::move(*payload), options.faults.lose_events);
+}
+
+Task<bool> Emulator::Answer::fetch() {
+  exchange_.on_disconnect([this] {
+    gone_ = true;
+    if (peer_call_ != nullptr) peer_call_->cancel();
+  });
+  Upstream* const peer = emulator_.peer(peer_url_);
+  const Instant until = emulator_.clock_.now() + emulator_.peer_wait();
+  while (!gone_ && emulator_.clock_.now() < until) {
+    if (peer != nullptr && co_await fetch_from(*peer, until)) co_return true;
+    co_await emulator_.wait(std::chrono::milliseconds(20), gone_);
   }
+  co_return false;
+}
+
+Task<bool> Emulator::Answer::fetch_from(Upstream& peer, Instant until) {
+  const auto call = peer.call({"POST",
+                               "/emulate/kv",
+                               {{"content-type", "application/json"}},
+                               fmt::format(R"({{"key":{}}})", quoted(transfer_))});
+  peer_call_ = call.get();
+  const auto head = co_await call->head(until);
+  const auto body = head ? co_await call->read(until) : Result<std::string>();
+  peer_call_ = nullptr;
+  const auto text = body ? dialects::string_at(*body, {"prompt"}) : std::nullopt;
+  if (!head || head->status != 200 || !text) co_return false;
+  // What the prefill computed is what is decoded, whatever the prompt says.
+  prompt_ = std::strtoull(text->c_str(), nullptr, 10);
+  cached_tokens_ = prompt_tokens_;
+  co_return true;
+}
+
+Task<bool> Emulator::Answer::offer() {
+  auto& transfers = emulator_.transfers_;
+  transfers[transfer_] = {true, prompt_, 0};
+  if (emulator_.options_.kind == dialects::EngineKind::kVllm) {
+    offered_ = true;
+    transfers[transfer_].timer =
+        emulator_.clock_.call_at(emulator_.clock_.now() + emulator_.peer_wait(),
+                                 [&transfers, name = transfer_] { transfers.erase(name); });
+    co_return true;
+  }
+  const Instant until = emulator_.clock_.now() + emulator_.peer_wait();
+  while (transfers.contains(transfer_) && !gone_ && emulator_.clock_.now() < until)
+    co_await emulator_.wait(std::chrono::milliseconds(5), gone_);
+  co_return !transfers.contains(transfer_);
+}
+
+Task<void> Emulator::Answer::refuse(int status) {
+  HttpResponse response;
+  response.status = status;
+  response.body = protocol::error_object(
+      {status < 500 ? ErrorCode::kInvalidArgument : ErrorCode::kInternal, refusal_, {}, {}});
+  static_cast<void>(co_await exchange_.respond(std::move(response)));
 }
 
 Task<void> Emulator::Answer::run() {
-  if (!read_legs()) {
-    HttpResponse response;
-    response.status = 400;
-    response.body = protocol::error_object({ErrorCode::kInvalidArgument, refusal_, {}, {}});
-    static_cast<void>(co_await exchange_.respond(std::move(response)));
-    co_return;
-  }
+  if (!read_legs()) co_return co_await refuse(400);
+  const bool fetches = !peer_url_.empty();
+  bool met = !fetches || co_await fetch();
   co_await emulator_.wait(emulator_.options_.first_token, gone_);
   if (gone_) co_return;
-  use_cache();
+  if (!fetches) use_cache();
+  if (!transfer_.empty() && !fetches) met = co_await offer();
+  if (gone_) co_return;
+  if (!met) {
+    refusal_ = "the other leg did not come in time";
+    co_return co_await refuse(500);
+  }
   if (body_.is_true("stream")) {
     co_await stream();
   } else {
@@ -157,7 +268,8 @@ std::string Emulator::Answer::whole_body(const std::string& text) const {
           R"({{"id":"cmpl-1","object":"text_completion","created":0,"model":{},"choices":[{{"index":0,"text":{},"logprobs":null,"finish_reason":"{}"}}],"usage":{}}})",
           model, quoted(text), finish, usage_json());
     case WireApi::kTokenize:
-      return fmt::format(R"({{"count":{},"max_model_len":32768,"tokens":[1]}})", prompt_tokens_);
+      return fmt::format(R"({{"count":{},"max_model_len":32768,"tokens":[{}]}})",
+                         prompt_ids_.size(), fmt::join(prompt_ids_, ","));
     default:
       return fmt::format(
           R"({{"id":"chatcmpl-1","object":"chat.completion","created":0,"model":{},"choices":[{{"index":0,"message":{{"role":"assistant","content":{}}},"logprobs":null,"finish_reason":"{}"}}],"usage":{}}})",
@@ -174,7 +286,7 @@ Task<void> Emulator::Answer::whole() {
   }
   HttpResponse response;
   response.body = whole_body(text);
-  if (prefill_leg_) {
+  if (prefill_leg_ && transfer_.empty()) {
     response.body.pop_back();
     response.body += ",\"kv_transfer_params\":" + hold_blocks() + "}";
   }

@@ -16,12 +16,24 @@ class Emulator::Answer {
     std::size_t rank = 0;
   };
   Answer(Emulator& emulator, HttpExchange& exchange, const dialects::JsonBody& body,
-         dialects::WireApi api, const Setting& setting, const bool& gone);
+         dialects::WireApi api, const Setting& setting, bool& gone);
+  ~Answer();
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
   Task<void> run();
 
  private:
-  // Reads kv_transfer_params; false when they are wrong, and then refusal_ is the answer.
+  // Reads what it is told of another leg; false when they are wrong, and then refusal_ is the
+  // answer.
   bool read_legs();
+  bool read_mooncake(std::string_view params);
+  void read_room();
+  // From the prefill leg; not: it did not come.
+  Task<bool> fetch();
+  Task<bool> fetch_from(Upstream& peer, Instant until);
+  // For the decode leg, which SGLang's prefill waits for.
+  Task<bool> offer();
+  Task<void> refuse(int status);
   void use_cache();
   std::string hold_blocks();
   Task<void> whole();
@@ -41,14 +53,19 @@ class Emulator::Answer {
   const dialects::WireApi api_;
   const Faults faults_;
   const std::size_t rank_;
-  const bool& gone_;
+  bool& gone_;  // the client
   std::uint64_t prompt_ = 0;
+  std::vector<TokenId> prompt_ids_;
   std::uint64_t prompt_tokens_ = 1;
   std::uint64_t cached_tokens_ = 0;
   std::uint32_t tokens_ = 1;
   bool cut_short_ = false;  // by the client's limit
   bool prefill_leg_ = false;
   std::string refusal_;
+  std::string peer_url_;  // where the prompt's KV comes from; empty: it is computed here
+  std::string transfer_;  // its name between the legs; empty: there is one leg
+  bool offered_ = false;
+  UpstreamCall* peer_call_ = nullptr;
   std::size_t sent_ = 0;
   bool began_ = false;
 };

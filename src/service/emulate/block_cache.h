@@ -1,8 +1,8 @@
 // BlockCache: which blocks of prompts an emulated rank's prefix cache holds, oldest out first.
 //
-// A block is 64 bytes of the prompt's JSON text, 16 of the emulator's tokens, named by a hash of
-// all text up to its end. As in the engines, a prompt's blocks are used together and its last ones
-// are given up first.
+// A block is 16 tokens, named by a hash of the block before it and of its own tokens; the first one
+// is made from a seed, as the engines' is from PYTHONHASHSEED. As in the engines, a prompt's blocks
+// are used together and its last ones are given up first.
 //
 // Invariants: at most blocks_max; what is held of a prompt is a prefix. Concurrency: one thread.
 #pragma once
@@ -10,44 +10,51 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <string_view>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "base/xxh3.h"
+#include "domain/tokens.h"
 
 namespace penstock::emulate {
 
 class BlockCache {
  public:
-  static constexpr std::size_t kBlockBytes = 64;
   static constexpr std::uint64_t kBlockTokens = 16;
 
   explicit BlockCache(std::size_t blocks_max) : blocks_max_(blocks_max) {}
 
-  // The prompt is computed: its leading blocks that were held, and all whole ones are from now on.
-  std::size_t use(std::string_view prompt) {
-    std::vector<std::uint64_t> names;
-    std::uint64_t name = 0;
-    for (std::size_t at = 0; at + kBlockBytes <= prompt.size(); at += kBlockBytes) {
-      const std::uint64_t parts[2] = {name, xxh3().hash(prompt.data() + at, kBlockBytes)};
+  struct Used {
+    std::size_t held = 0;                // leading blocks of it that were there
+    std::vector<std::uint64_t> names;    // of all its whole blocks
+    std::vector<std::uint64_t> dropped;  // blocks that had to go, of this prompt too
+  };
+  // The prompt is computed: all its whole blocks are held from now on, as far as there is room.
+  // `root`: what else their KV depends on.
+  Used use(std::span<const TokenId> prompt, std::uint64_t root) {
+    Used used;
+    std::uint64_t name = root;
+    for (std::size_t at = 0; at + kBlockTokens <= prompt.size(); at += kBlockTokens) {
+      const std::uint64_t parts[2] = {
+          name, xxh3().hash(prompt.data() + at, kBlockTokens * sizeof(TokenId))};
       name = xxh3().hash(parts, sizeof parts);
-      names.push_back(name);
+      used.names.push_back(name);
     }
-    std::size_t held = 0;
-    while (held < names.size() && used_.contains(names[held]))
-      ++held;
-    for (auto last = names.rbegin(); last != names.rend(); ++last) {
-      auto& used = used_[*last];
-      if (used != 0) by_use_.erase(used);
-      used = ++now_;
-      by_use_[used] = *last;
+    while (used.held < used.names.size() && used_.contains(used.names[used.held]))
+      ++used.held;
+    for (auto last = used.names.rbegin(); last != used.names.rend(); ++last) {
+      auto& when = used_[*last];
+      if (when != 0) by_use_.erase(when);
+      when = ++now_;
+      by_use_[when] = *last;
     }
-    for (; used_.size() > blocks_max_; by_use_.erase(by_use_.begin()))
+    for (; used_.size() > blocks_max_; by_use_.erase(by_use_.begin())) {
+      used.dropped.push_back(by_use_.begin()->second);
       used_.erase(by_use_.begin()->second);
-    return held;
+    }
+    return used;
   }
-  std::size_t blocks() const { return used_.size(); }
 
  private:
   std::size_t blocks_max_;

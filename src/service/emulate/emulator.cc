@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstring>
 #include <utility>
 
 #include "base/xxh3.h"
+#include "core/dialects/engine_reports.h"
 #include "core/dialects/json_values.h"
 #include "core/protocol/errors.h"
 #include "core/protocol/sse.h"
@@ -34,7 +36,8 @@ constexpr std::array kKeys = {"model"sv,
                               "kv_transfer_params"sv,
                               "bootstrap_host"sv,
                               "bootstrap_port"sv,
-                              "bootstrap_room"sv};
+                              "bootstrap_room"sv,
+                              "cache_salt"sv};
 constexpr std::array kInferenceApis = {WireApi::kChat, WireApi::kCompletion, WireApi::kResponses,
                                        WireApi::kMessages, WireApi::kTokenize};
 
@@ -76,14 +79,35 @@ Status set_option(EmulatorOptions& o, std::string_view text) {
       return fail(kInvalidArgument, "mode: there are null, prefill, decode (of SGLang)");
     return o.mode = value, Status();
   }
-  constexpr std::array kNumbers = {"ranks"sv,           "tokens"sv,       "first-token-ms"sv,
-                                   "token-ms"sv,        "lease-ms"sv,     "cache-tokens"sv,
-                                   "old-forms"sv,       "fault-status"sv, "fault-delay-ms"sv,
-                                   "fault-cut-after"sv, "fault-every"sv};
+  if (name == "kv-events") return o.kv_events = value, Status();
+  if (name == "kv-replay") return o.kv_replay = value, Status();
+  if (name == "kv-topic") return o.kv_topic = value, Status();
+  if (name == "version") return o.version = value, Status();
+  if (name == "connector") {
+    if (value != "nixl" && value != "mooncake")
+      return fail(kInvalidArgument, "connector: there are nixl, mooncake (of vLLM)");
+    return o.mooncake = value == "mooncake", Status();
+  }
+  constexpr std::array kNumbers = {"ranks"sv,
+                                   "tokens"sv,
+                                   "first-token-ms"sv,
+                                   "token-ms"sv,
+                                   "lease-ms"sv,
+                                   "cache-tokens"sv,
+                                   "old-forms"sv,
+                                   "fault-status"sv,
+                                   "fault-delay-ms"sv,
+                                   "fault-cut-after"sv,
+                                   "fault-every"sv,
+                                   "peer-wait-ms"sv,
+                                   "fault-lose-events"sv};
   if (std::ranges::find(kNumbers, name) == kNumbers.end())
-    return fail(kInvalidArgument,
-                fmt::format("\"{}\" is no setting; there are model, key, mode, {}", name,
-                            fmt::join(kNumbers, ", ")));
+    return fail(
+        kInvalidArgument,
+        fmt::format(
+            "\"{}\" is no setting; there are model, key, mode, version, connector, kv-events, "
+            "kv-replay, kv-topic, {}",
+            name, fmt::join(kNumbers, ", ")));
   TRY(const std::uint64_t number, whole(name, value));
   const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(number, 1'000'000));
   const Duration time = std::chrono::milliseconds(count);
@@ -92,11 +116,13 @@ Status set_option(EmulatorOptions& o, std::string_view text) {
   if (name == "first-token-ms") o.first_token = time;
   if (name == "token-ms") o.token_time = time;
   if (name == "lease-ms") o.lease = time;
+  if (name == "peer-wait-ms") o.peer_wait = time;
   if (name == "cache-tokens") o.cache_tokens = static_cast<std::size_t>(number);
   if (name == "old-forms") o.old_forms = number != 0;
   if (name == "fault-status") o.faults.status = static_cast<int>(std::min(count, 599U));
   if (name == "fault-delay-ms") o.faults.delay = time;
   if (name == "fault-cut-after") o.faults.cut_after = count;
+  if (name == "fault-lose-events") o.faults.lose_events = number != 0;
   if (name == "fault-every") o.faults.every = std::max(1U, count);
   return {};
 }
@@ -121,24 +147,107 @@ std::uint64_t prompt_of(const JsonBody& body) {
   return 0;
 }
 
-Emulator::Emulator(Clock& clock, EmulatorOptions options, std::function<double()> unix_seconds)
+std::vector<TokenId> emulated_tokens(std::string_view json) {
+  if (auto ids = dialects::parse_token_ids(json)) return {ids->begin(), ids->end()};
+  std::vector<TokenId> tokens(json.size() / sizeof(TokenId));
+  if (tokens.empty()) return tokens;
+  std::memcpy(tokens.data(), json.data(), tokens.size() * sizeof(TokenId));
+  for (TokenId& token : tokens)
+    token &= 0x7FFFFFFF;
+  return tokens;
+}
+
+Emulator::Emulator(Clock& clock, EmulatorOptions options, std::function<double()> unix_seconds,
+                   Dial dial)
     : clock_(clock),
       options_(std::move(options)),
       unix_seconds_(std::move(unix_seconds)),
       running_of_rank_(options_.ranks),
-      caches_(options_.ranks, BlockCache(options_.cache_tokens / BlockCache::kBlockTokens)) {}
+      caches_(options_.ranks, BlockCache(options_.cache_tokens / BlockCache::kBlockTokens)),
+      dial_(std::move(dial)) {}
+
+std::string Emulator::engine_id(std::size_t rank) const {
+  return options_.ranks == 1 ? options_.engine_id
+                             : fmt::format("{}_dp{}", options_.engine_id, rank);
+}
+
+Duration Emulator::peer_wait() const {
+  const bool vllm = options_.kind == EngineKind::kVllm;
+  return options_.peer_wait.value_or(std::chrono::seconds(vllm ? 480 : 300));
+}
+
+std::size_t Emulator::held() const {
+  return held_.size() + static_cast<std::size_t>(std::ranges::count_if(
+                            transfers_, [](const auto& each) { return each.second.ready; }));
+}
+
+void Emulator::publish_with(Publish publish, std::string endpoints) {
+  publish_ = std::move(publish);
+  endpoints_ = std::move(endpoints);
+}
+
+// vLLM's account of the tokens of a prompt; of completions, which may have several, as a list.
+HttpResponse Emulator::render(const HttpRequest& request, bool several) const {
+  const auto body = JsonBody::read(request.body, kKeys);
+  const auto prompt = body ? body->value(several ? "prompt" : "messages") : std::nullopt;
+  if (!prompt) return refuse(400, "there is no prompt");
+  const std::string one =
+      fmt::format(R"({{"request_id":"render-1","token_ids":[{}],"features":null}})",
+                  fmt::join(emulated_tokens(*prompt), ","));
+  return json(several ? "[" + one + "]" : one);
+}
+
+void Emulator::close() {
+  for (const auto& [url, peer] : peers_) {
+    if (peer) peer->close();
+  }
+}
+
+Upstream* Emulator::peer(const std::string& url) {
+  auto& known = peers_[url];
+  if (!known && dial_) known = dial_(url);
+  return known.get();
+}
+
+// To a decode leg of another emulator; it waits until the prompt is computed.
+Task<void> Emulator::give_kv(HttpExchange& exchange) {
+  const auto key = dialects::string_at(exchange.request().body, {"key"});
+  bool gone = false;
+  exchange.on_disconnect([&gone] { gone = true; });
+  const Instant until = clock_.now() + peer_wait();
+  HttpResponse response = refuse(404, "nobody computes that");
+  while (key && !gone && clock_.now() < until) {
+    const auto found = transfers_.find(*key);
+    if (found != transfers_.end() && found->second.ready) {
+      response = json(fmt::format(R"({{"prompt":"{}"}})", found->second.prompt));
+      if (found->second.timer != 0) clock_.cancel(found->second.timer);
+      transfers_.erase(found);
+      break;
+    }
+    co_await Sleep(clock_, std::chrono::milliseconds(5));
+  }
+  if (!gone) static_cast<void>(co_await exchange.respond(std::move(response)));
+  exchange.on_disconnect([] {});
+}
 
 Task<void> Emulator::handle(std::unique_ptr<HttpExchange> exchange) {
   const HttpRequest& request = exchange->request();
   std::optional<HttpResponse> response;
   const bool known =
       options_.key.empty() || request.header("authorization") == "Bearer " + options_.key;
-  if (!known && request.path != "/health") {
+  if (!known && request.path != "/health" && request.path != "/emulate/kv") {
     response = refuse(401, "Unauthorized");
   } else if (request.method == "GET") {
     response = get(request);
   } else if (request.path == "/emulate/faults") {
     response = set_faults(request);
+  } else if (options_.kind == EngineKind::kVllm && request.path.ends_with("/render")) {
+    const std::string_view path = request.path;
+    const std::string_view api = path.substr(0, path.rfind('/'));
+    if (api == dialects::path_of(WireApi::kChat) || api == dialects::path_of(WireApi::kCompletion))
+      response = render(request, api != dialects::path_of(WireApi::kChat));
+  } else if (request.path == "/emulate/kv") {
+    co_return co_await give_kv(*exchange);
   } else {
     for (const WireApi api : kInferenceApis) {
       if (request.path != dialects::path_of(api)) continue;
@@ -165,17 +274,27 @@ std::optional<HttpResponse> Emulator::get(const HttpRequest& request) const {
                   id));
   }
   if (path == "/emulate/stats")
-    return json(fmt::format(R"({{"requests":{},"running":{},"held":{}}})", requests_, running_,
-                            held_.size()));
+    return json(fmt::format(R"({{"requests":{},"running":{},"held":{},"kv_endpoints":{}}})",
+                            requests_, running_, held(), endpoints_));
+  if (kind == EngineKind::kVllm && path == "/version")
+    return json(fmt::format(R"({{"version":{}}})", dialects::quoted(options_.version)));
+  if (kind == EngineKind::kVllm && path == "/query" && options_.mooncake) {
+    std::string ids;
+    for (std::size_t rank = 0; rank < options_.ranks; ++rank)
+      ids += fmt::format(R"({}"{}":{{"engine_id":{}}})", rank == 0 ? "" : ",", rank,
+                         dialects::quoted(engine_id(rank)));
+    return json("{" + ids + "}");
+  }
   if (path == "/metrics" && kind != EngineKind::kLlamaCpp) return metrics();
   if (kind == EngineKind::kSglang) {
     const std::string_view loads_path = options_.old_forms ? "/get_load" : "/v1/loads";
     if (path == loads_path) return loads();
     if (path == "/get_server_info" || path == "/server_info")
       return json(fmt::format(
-          R"({{"disaggregation_mode":"{}","disaggregation_bootstrap_port":8998,"dp_size":{},"load_balance_method":"{}","version":"0.5.6"}})",
-          options_.mode, options_.ranks,
-          options_.mode == "null" ? "round_robin" : "follow_bootstrap_room"));
+          R"({{"disaggregation_mode":"{}","disaggregation_bootstrap_port":{},"dp_size":{},"load_balance_method":"{}","version":{}}})",
+          options_.mode, options_.bootstrap_port, options_.ranks,
+          options_.mode == "null" ? "round_robin" : "follow_bootstrap_room",
+          dialects::quoted(options_.version)));
   }
   if (kind == EngineKind::kLlamaCpp && path == "/slots") return loads();
   if (kind == EngineKind::kLlamaCpp && path == "/props")
@@ -235,13 +354,15 @@ HttpResponse Emulator::set_faults(const HttpRequest& request) {
     return std::clamp<std::int64_t>(dialects::integer_at(body, {key}).value_or(0), 0, 1'000'000);
   };
   if (!dialects::value_at(body, {"status"}) && !dialects::value_at(body, {"delay_ms"}) &&
-      !dialects::value_at(body, {"cut_after"}) && body != "{}")
-    return refuse(400, "expected an object with status, delay_ms, cut_after, every");
+      !dialects::value_at(body, {"cut_after"}) && !dialects::value_at(body, {"lose_events"}) &&
+      body != "{}")
+    return refuse(400, "expected an object with status, delay_ms, cut_after, every, lose_events");
   faults.status = static_cast<int>(std::min<std::int64_t>(count("status"), 599));
   faults.delay = std::chrono::milliseconds(count("delay_ms"));
   if (dialects::value_at(body, {"cut_after"}))
     faults.cut_after = static_cast<std::size_t>(count("cut_after"));
   faults.every = static_cast<std::uint32_t>(std::max<std::int64_t>(1, count("every")));
+  faults.lose_events = dialects::value_at(body, {"lose_events"}) == "true";
   options_.faults = faults;
   return json("{}");
 }
@@ -286,9 +407,11 @@ Task<void> Emulator::infer(HttpExchange& exchange, WireApi api) {
   };
   std::size_t rank = requests_ % options_.ranks;
   if (body && options_.mode != "null" && !refusal) {
-    const auto room = body->value("bootstrap_room");
+    auto room = body->value("bootstrap_room");
+    // Of several prompts each has one.
+    if (room && room->starts_with('[')) room = dialects::first_element(*room);
     const auto number = room ? whole("bootstrap_room", *room) : Result<std::uint64_t>(0);
-    if (!room || !number || !body->string("bootstrap_host") || !body->has("bootstrap_port")) {
+    if (!room || !number || !body->has("bootstrap_host") || !body->has("bootstrap_port")) {
       refusal =
           refuse(400, "a server of this disaggregation mode needs bootstrap_host, _port, _room");
     } else if (options_.mode == "prefill") {

@@ -3,6 +3,7 @@
 #include "service/emulate/emulator.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/dialects/answer_watch.h"
@@ -22,12 +23,62 @@ using dialects::EngineKind;
 using dialects::WireApi;
 using testing::Answered;
 
+// One emulator as another one's peer.
+class PeerUpstream final : public Upstream {
+ public:
+  PeerUpstream(Clock& clock, Emulator& emulator) : clock_(clock), emulator_(emulator) {}
+
+  std::unique_ptr<UpstreamCall> call(UpstreamRequest request) override {
+    auto answered = std::make_shared<Answered>();
+    HttpRequest in;
+    in.method = std::move(request.method);
+    in.path = std::move(request.target);
+    in.body = std::move(request.body);
+    gate_.start(emulator_.handle(std::make_unique<testing::FakeExchange>(std::move(in), answered)));
+    return std::make_unique<Call>(clock_, std::move(answered));
+  }
+  void close() override {}
+  const UpstreamCounters& counters() const override { return counters_; }
+
+ private:
+  class Call final : public UpstreamCall {
+   public:
+    Call(Clock& clock, std::shared_ptr<Answered> answered)
+        : clock_(clock), answered_(std::move(answered)) {}
+    ~Call() override {
+      if (!answered_->finished && answered_->disconnect) answered_->disconnect();
+    }
+    Task<Result<UpstreamHead>> head(Instant deadline) override {
+      while (!answered_->finished && !cancelled_ && clock_.now() < deadline)
+        co_await Sleep(clock_, 5ms);
+      if (!answered_->finished) co_return fail(ErrorCode::kCancelled, "nobody waits");
+      co_return UpstreamHead{answered_->status, {}};
+    }
+    Task<Result<std::string>> read(Instant) override { co_return answered_->body; }
+    void cancel() override { cancelled_ = true; }
+
+   private:
+    Clock& clock_;
+    std::shared_ptr<Answered> answered_;
+    bool cancelled_ = false;
+  };
+  Clock& clock_;
+  Emulator& emulator_;
+  UpstreamCounters counters_;
+  Gate gate_;
+};
+
 struct Rig {
-  explicit Rig(EmulatorOptions options)
-      : emulator(clock, std::move(options), [this] {
-          return 1'764'547'200.0 +
-                 std::chrono::duration<double>(clock.now().time_since_epoch()).count();
-        }) {}
+  explicit Rig(EmulatorOptions options, testing::VirtualClock* shared = nullptr,
+               Emulator::Dial dial = nullptr)
+      : clock(shared != nullptr ? *shared : own),
+        emulator(
+            clock, std::move(options),
+            [this] {
+              return 1'764'547'200.0 +
+                     std::chrono::duration<double>(clock.now().time_since_epoch()).count();
+            },
+            std::move(dial)) {}
   ~Rig() {
     clock.advance(10min);
     CHECK(gate.running() == 0);
@@ -57,7 +108,8 @@ struct Rig {
     return ask("POST", std::string(dialects::path_of(api)), std::move(body));
   }
 
-  testing::VirtualClock clock;
+  testing::VirtualClock own;
+  testing::VirtualClock& clock;
   Emulator emulator;
   Gate gate;
 };
@@ -101,29 +153,126 @@ TEST_CASE("emulate: what was computed is cached, by rank, until newer prompts ne
   CHECK(ask('a', "0") == 64);  // six blocks of b left four of the ten
 }
 
-TEST_CASE("emulate: an SGLang server of a mode wants a room, and the room names prefill's rank") {
-  for (const std::string mode : {"prefill", "decode"}) {
-    EmulatorOptions options = of(EngineKind::kSglang);
-    REQUIRE(set_option(options, "mode=" + mode));
-    REQUIRE(set_option(options, "ranks=3"));
-    Rig rig(options);
-    CHECK(rig.post(WireApi::kChat, kChat).status == 400);
-    const std::string with = std::string(kChat).substr(0, std::string_view(kChat).size() - 1) +
-                             R"(,"bootstrap_host":"p","bootstrap_port":8998,"bootstrap_room":)";
-    CHECK(rig.post(WireApi::kChat, with + "-1}").status == 400);
-    const auto running = rig.begin("POST", "/v1/chat/completions", with + "8}");
-    const auto loads = rig.begin("GET", "/v1/loads", "");
-    if (mode == "prefill")
-      CHECK(loads->body.find(R"("dp_rank":2,"num_running_reqs":1)") != std::string::npos);
-    const auto info = dialects::parse_sglang_info(rig.begin("GET", "/server_info", "")->body);
-    REQUIRE(info.has_value());
-    CHECK(info->disaggregation_mode == mode);
-    CHECK(info->load_balance_method == "follow_bootstrap_room");
-    rig.clock.advance(10s);
-    CHECK(running->status == 200);
+// A prefill and a decode emulator that can reach one another as http://p:8998.
+struct Pair {
+  explicit Pair(EmulatorOptions options) {
+    EmulatorOptions prefills = options;
+    if (options.kind == EngineKind::kSglang) prefills.mode = "prefill";
+    prefill.emplace(prefills, &clock);
+    if (options.kind == EngineKind::kSglang) options.mode = "decode";
+    options.ranks = 1;
+    decode.emplace(options, &clock, [this](const std::string& url) -> std::unique_ptr<Upstream> {
+      if (url != "http://p:8998") return nullptr;
+      return std::make_unique<PeerUpstream>(clock, prefill->emulator);
+    });
   }
-  EmulatorOptions options;
-  CHECK_FALSE(set_option(options, "mode=both"));
+  testing::VirtualClock clock;
+  std::optional<Rig> prefill;
+  std::optional<Rig> decode;  // goes first
+};
+
+std::string with(std::string_view body, std::string_view member) {
+  return std::string(body.substr(0, body.size() - 1)) + "," + std::string(member) + "}";
+}
+
+TEST_CASE("emulate: an SGLang server of a mode wants a room, and the room names prefill's rank") {
+  EmulatorOptions options = of(EngineKind::kSglang);
+  REQUIRE(set_option(options, "ranks=3"));
+  Pair pair(options);
+  const auto room = [](std::string_view number) {
+    return with(kChat, R"("bootstrap_host":"p","bootstrap_port":8998,"bootstrap_room":)" +
+                           std::string(number));
+  };
+  for (Rig* rig : {&*pair.prefill, &*pair.decode}) {
+    CHECK(rig->post(WireApi::kChat, kChat).status == 400);
+    CHECK(rig->post(WireApi::kChat, room("-1")).status == 400);
+  }
+  const auto info = dialects::parse_sglang_info(pair.prefill->ask("GET", "/server_info").body);
+  REQUIRE(info.has_value());
+  CHECK(info->disaggregation_mode == "prefill");
+  CHECK(info->bootstrap_port == 8998);
+  CHECK(info->load_balance_method == "follow_bootstrap_room");
+  // Either leg waits for the other one.
+  const auto prefill = pair.prefill->begin("POST", "/v1/chat/completions", room("8"));
+  pair.clock.advance(1min);
+  CHECK(prefill->status == 0);
+  CHECK(pair.prefill->begin("GET", "/v1/loads", "")
+            ->body.contains(R"("dp_rank":2,"num_running_reqs":1)"));
+  const auto wrong = pair.decode->begin("POST", "/v1/chat/completions", room("5"));
+  const auto right = pair.decode->begin("POST", "/v1/chat/completions", room("8"));
+  pair.clock.advance(1s);
+  CHECK(prefill->status == 200);
+  CHECK(right->status == 200);
+  Rig plain(of(EngineKind::kSglang));
+  CHECK(content(right->body) == content(plain.post(WireApi::kChat, kChat).body));
+  pair.clock.advance(298s);
+  CHECK(wrong->status == 0);
+  pair.clock.advance(2s);
+  CHECK(wrong->status == 500);
+  // What was prefilled is decoded, whatever the decode leg's own body says.
+  const auto other =
+      pair.prefill->begin("POST", "/v1/chat/completions",
+                          with(R"({"messages":[2]})",
+                               R"("bootstrap_host":"p","bootstrap_port":8998,"bootstrap_room":9)"));
+  const Answered mixed = pair.decode->post(WireApi::kChat, room("9"));
+  CHECK(mixed.status == 200);
+  CHECK(content(mixed.body) != content(right->body));
+  // A leg whose client goes is gone, and leaves nothing behind.
+  const auto left = pair.decode->begin("POST", "/v1/chat/completions", room("11"));
+  left->disconnect();
+  pair.clock.advance(100ms);
+  CHECK(pair.decode->emulator.running() == 0);
+  EmulatorOptions bad;
+  CHECK_FALSE(set_option(bad, "mode=both"));
+}
+
+TEST_CASE("emulate: Mooncake's legs meet by transfer and engine id, which differ between ranks") {
+  EmulatorOptions options = of(EngineKind::kVllm);
+  REQUIRE(set_option(options, "ranks=2"));
+  REQUIRE(set_option(options, "connector=mooncake"));
+  Pair pair(options);
+  const auto engines = dialects::parse_mooncake_query(pair.prefill->ask("GET", "/query").body);
+  REQUIRE(engines.size() == 2);
+  CHECK(engines[1].engine_id == "emulated_dp1");
+  // Typed from what the engine documents.
+  const auto prefill = [&](std::string_view transfer, std::string_view rank) {
+    return pair.prefill->begin(
+        "POST", "/v1/chat/completions",
+        R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":1,"stream":false,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":")" +
+            std::string(transfer) + "\"}}",
+        {{"x-data-parallel-rank", std::string(rank)}});
+  };
+  const auto decode = [&](std::string_view transfer, std::string_view engine) {
+    return pair.decode->begin(
+        "POST", "/v1/chat/completions",
+        with(
+            kChat,
+            R"("kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"transfer_id":")" +
+                std::string(transfer) +
+                R"(","remote_bootstrap_addr":"http://p:8998","remote_engine_id":")" +
+                std::string(engine) + "\"}"));
+  };
+  const auto wrong_rank = decode("xfer-1", "emulated_dp0");
+  const auto early = decode("xfer-2", "emulated_dp1");
+  const auto p1 = prefill("xfer-1", "1");
+  const auto p2 = prefill("xfer-2", "1");
+  pair.clock.advance(1s);
+  CHECK(p1->status == 200);
+  CHECK(p2->status == 200);
+  CHECK(early->status == 200);
+  Rig plain(of(EngineKind::kVllm));
+  CHECK(content(early->body) == content(plain.post(WireApi::kChat, kChat).body));
+  CHECK(wrong_rank->status == 0);
+  CHECK(pair.prefill->emulator.held() == 1);
+  pair.clock.advance(480s);
+  CHECK(wrong_rank->status == 500);
+  CHECK(pair.prefill->emulator.held() == 0);
+  // NIXL's params mean nothing here.
+  CHECK(pair.prefill
+            ->post(
+                WireApi::kChat,
+                R"({"messages":[1],"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true}})")
+            .status == 400);
 }
 
 TEST_CASE("emulate: a fault's delay ends with the client") {
@@ -285,6 +434,45 @@ TEST_CASE("emulate: faults: a status, a pause, a cut at every byte, every nth; a
   left->refuse_writes = true;
   rig.clock.advance(100ms);
   CHECK(rig.emulator.running() == 0);
+}
+
+TEST_CASE("emulate: what a rank's cache holds is published, and the render routes name the same tokens") {
+  struct Message {
+    std::size_t rank;
+    bool lost;
+  };
+  std::vector<Message> messages;
+  EmulatorOptions options = of(EngineKind::kVllm);
+  options.ranks = 2;
+  Rig rig(options);
+  rig.emulator.publish_with(
+      [&](std::size_t rank, std::string, bool lost) { messages.push_back({rank, lost}); }, "{}");
+  const std::string messages_json = R"([{"role":"user","content":")" + std::string(100, 'a') + "\"}]";
+  const std::string body = R"({"messages":)" + messages_json + "}";
+  const auto chat = rig.ask("POST", "/v1/chat/completions/render", body);
+  const auto rendered = dialects::parse_rendered(chat.body);
+  REQUIRE(rendered.has_value());
+  CHECK(rendered->tokens.size() == messages_json.size() / 4);
+  CHECK(rendered->tokens[0] == 0x227b5b + (std::uint32_t{'r'} << 24));
+  const auto ids =
+      dialects::parse_rendered(rig.ask("POST", "/v1/completions/render", R"({"prompt":[5,6,7]})").body);
+  REQUIRE(ids.has_value());
+  CHECK(ids->tokens == std::vector<std::uint32_t>{5, 6, 7});
+  CHECK(rig.ask("POST", "/v1/chat/completions/render", "{}").status == 400);
+  CHECK(rig.ask("POST", "/v1/messages/render", body).status == 404);
+  const auto ask = [&](std::string_view rank) {
+    rig.begin("POST", "/v1/chat/completions", body, {{"x-data-parallel-rank", std::string(rank)}});
+    rig.clock.advance(1s);
+  };
+  ask("1");
+  ask("1");  // nothing new
+  rig.ask("POST", "/emulate/faults", R"({"lose_events":true})");
+  ask("0");
+  REQUIRE(messages.size() == 2);
+  CHECK(messages[0].rank == 1);
+  CHECK_FALSE(messages[0].lost);
+  CHECK(messages[1].rank == 0);
+  CHECK(messages[1].lost);
 }
 
 TEST_CASE("emulate: settings") {

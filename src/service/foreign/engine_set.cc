@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/dialects/json_body.h"
+#include "core/dialects/json_values.h"
 
 namespace penstock::foreign {
 namespace {
@@ -39,6 +40,18 @@ Task<Result<std::string>> read_whole(UpstreamCall& call, std::size_t bytes_max, 
   }
 }
 
+std::string EngineConfig::bootstrap_url() const {
+  const bool v6 = bootstrap_host.contains(':');
+  return fmt::format("http://{}{}{}:{}", v6 ? "[" : "", bootstrap_host, v6 ? "]" : "",
+                     bootstrap_port);
+}
+
+bool Engine::pairs_with(const Engine& decode) const {
+  return config.role == EngineRole::kPrefill && config.kind == decode.config.kind &&
+         config.mooncake == decode.config.mooncake &&
+         (version == decode.version || version.empty() || decode.version.empty());
+}
+
 bool Engine::serves(std::string_view model) const {
   return std::ranges::find(models, model, &dialects::EngineModel::id) != models.end();
 }
@@ -59,8 +72,10 @@ EngineSet::EngineSet(Clock& clock, std::function<void(std::string)> log, PrefixS
       prefixes_(prefixes),
       policy_(routing::make_linear_cost({})) {}
 
-void EngineSet::add(EngineConfig config, std::unique_ptr<Upstream> upstream) {
-  engines_.push_back(std::make_shared<Engine>(std::move(config), std::move(upstream)));
+void EngineSet::add(EngineConfig config, std::unique_ptr<Upstream> upstream,
+                    std::unique_ptr<Upstream> bootstrap) {
+  engines_.push_back(
+      std::make_shared<Engine>(std::move(config), std::move(upstream), std::move(bootstrap)));
   if (started_) gate_.start(watch(engines_.back()));
 }
 
@@ -72,6 +87,7 @@ void EngineSet::remove(WorkerId id) {
   engines_.erase(found);
   engine->removed = true;
   engine->upstream->close();
+  if (engine->bootstrap) engine->bootstrap->close();
   if (prefixes_ != nullptr) prefixes_->forget(id);
 }
 
@@ -82,8 +98,10 @@ void EngineSet::start() {
 }
 
 void EngineSet::close_connections() {
-  for (const auto& engine : engines_)
+  for (const auto& engine : engines_) {
     engine->upstream->close();
+    if (engine->bootstrap) engine->bootstrap->close();
+  }
 }
 
 std::vector<HttpHeader> EngineSet::credentials(const Engine& engine) {
@@ -114,9 +132,12 @@ Task<void> EngineSet::watch(std::shared_ptr<Engine> engine) {
 }
 
 Task<Result<std::string>> EngineSet::get(Engine& engine, std::string target) {
+  return get(engine, *engine.upstream, std::move(target));
+}
+
+Task<Result<std::string>> EngineSet::get(Engine& engine, Upstream& from, std::string target) {
   const Instant deadline = clock_.now() + kProbeTimeout;
-  const auto call =
-      engine.upstream->call({"GET", std::move(target), credentials(engine), std::string()});
+  const auto call = from.call({"GET", std::move(target), credentials(engine), std::string()});
   co_return co_await read_answer(*call, deadline);
 }
 
@@ -134,10 +155,42 @@ Task<Result<std::string>> EngineSet::read_answer(UpstreamCall& call, Instant dea
 
 // Why an engine can't do what its role asks, when it says so itself; empty when it can.
 Task<std::string> EngineSet::unfit(Engine& engine) {
-  if (engine.config.kind != dialects::EngineKind::kSglang) co_return std::string();
+  if (engine.config.kind == dialects::EngineKind::kSglang) co_return co_await unfit_sglang(engine);
+  if (engine.config.role == EngineRole::kMixed) co_return std::string();
+  const auto text = co_await get(engine, "/version");
+  engine.version = text ? dialects::string_at(*text, {"version"}).value_or("") : "";
+  co_return std::string();
+}
+
+// Asks its bootstrap server by what names decode engines find its ranks.
+Task<Status> EngineSet::ask_mooncake(Engine& engine) {
+  auto text = co_await get(engine, *engine.bootstrap, "/query");
+  auto found =
+      text ? dialects::parse_mooncake_query(*text) : std::vector<dialects::MooncakeEngine>();
+  engine.mooncake_engines = std::move(found);
+  if (!engine.mooncake_engines.empty()) co_return Status();
+  co_return fail(kUnavailable,
+                 fmt::format("GET {}/query: {}; is it started with the Mooncake connector, and is "
+                             "its VLLM_MOONCAKE_BOOTSTRAP_PORT what bootstrap-port says?",
+                             engine.config.bootstrap_url(),
+                             text ? "the answer names no engine" : text.error().message));
+}
+
+Task<Result<std::string>> EngineSet::mooncake_engine(std::shared_ptr<Engine> engine,
+                                                     std::uint32_t rank) {
+  if (engine->mooncake_engines.empty()) CO_TRY_STATUS(co_await ask_mooncake(*engine));
+  const auto found =
+      std::ranges::find(engine->mooncake_engines, rank, &dialects::MooncakeEngine::rank);
+  if (found != engine->mooncake_engines.end()) co_return found->engine_id;
+  co_return fail(kUnavailable, fmt::format("GET {}/query names no engine of rank {}",
+                                           engine->config.bootstrap_url(), rank));
+}
+
+Task<std::string> EngineSet::unfit_sglang(Engine& engine) {
   auto text = co_await get(engine, "/get_server_info");
   if (!text) text = co_await get(engine, "/server_info");
   const auto info = text ? dialects::parse_sglang_info(*text) : std::nullopt;
+  engine.version = info ? info->version : "";
   if (!info) co_return std::string();  // an old build, or a proxy before it
   const std::string_view wanted = engine.config.role == EngineRole::kPrefill  ? "prefill"
                                   : engine.config.role == EngineRole::kDecode ? "decode"
@@ -176,7 +229,11 @@ Task<void> EngineSet::probe(Engine& engine) {
   } else {
     why = "GET /health: " + alive.error().message;
   }
-  if (why.empty() && !engine.healthy) why = co_await unfit(engine);
+  // One that was away may be another when it is back.
+  if (why.empty() && (!engine.healthy || engine.failed_probes > 0)) why = co_await unfit(engine);
+  if (why.empty() && engine.bootstrap) {
+    if (const Status asked = co_await ask_mooncake(engine); !asked) why = asked.error().message;
+  }
   const bool good = why.empty();
   engine.failed_probes = good ? 0 : engine.failed_probes + 1;
   const bool healthy = good || (engine.healthy && engine.failed_probes < kFailedProbesMax);
@@ -226,6 +283,8 @@ void EngineSet::learn_ranks(Engine& engine) {
   std::uint32_t ranks = engine.loads.empty() ? engine.ranks : 1;
   for (const dialects::RankLoad& load : engine.loads)
     ranks = std::max(ranks, std::min(load.rank, kRanksMax - 1) + 1);
+  if (!engine.mooncake_engines.empty())
+    ranks = std::max(ranks, std::min(engine.mooncake_engines.back().rank, kRanksMax - 1) + 1);
   engine.ranks = ranks;
   if (ranks > engine.use.size()) engine.use.resize(ranks);
   if (prefixes_ != nullptr && !engine.removed) prefixes_->has_ranks(engine.config.id, ranks);
@@ -295,6 +354,22 @@ Error EngineSet::why_none(const Wanted& wanted) const {
             fmt::format("all engines of the model {} are busy; try again shortly", wanted.model),
             {},
             {}};
+  for (const auto& engine : engines_) {
+    if (engine->config.role != EngineRole::kDecode || !splits(engine->pd(), wanted.api) ||
+        !usable(*engine, wanted.model, wanted.api))
+      continue;
+    std::string why =
+        fmt::format("no prefill engine of the model {} can take the request now", wanted.model);
+    for (const auto& other : engines_) {
+      if (other->config.role != EngineRole::kPrefill || !other->healthy ||
+          other->config.kind != engine->config.kind || other->version == engine->version)
+        continue;
+      why += fmt::format(" ({} runs version {}, {} runs {})", other->config.name, other->version,
+                         engine->config.name, engine->version);
+      break;
+    }
+    return {kUnavailable, std::move(why), {}, {}};
+  }
   return {kUnavailable,
           fmt::format("no engine of the model {} can take the request now; try again shortly",
                       wanted.model),

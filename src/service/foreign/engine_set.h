@@ -35,6 +35,7 @@
 #include "core/dialects/breaker.h"
 #include "core/dialects/dialect.h"
 #include "core/dialects/engine_reports.h"
+#include "core/dialects/pd_legs.h"
 #include "core/routing/policies.h"
 #include "port/clock.h"
 #include "port/upstream.h"
@@ -52,10 +53,13 @@ struct EngineConfig {
   std::string url;
   std::string key;  // its bearer token; empty: it wants none
   EngineRole role = EngineRole::kMixed;
-  // Of SGLang's prefill engines: where decode engines find it.
+  // Of SGLang's prefill engines and of vLLM's with Mooncake: where decode engines find it.
   std::string bootstrap_host = {};
   std::uint16_t bootstrap_port = 8998;
-  WorkerId id = {};  // its own, in all shards alike
+  WorkerId id = {};       // its own, in all shards alike
+  bool mooncake = false;  // of vLLM: it shares the work by this connector, not by NIXL
+
+  std::string bootstrap_url() const;
 };
 
 // What a rank has been given.
@@ -66,10 +70,19 @@ struct RankUse {
 };
 
 struct Engine {
-  Engine(EngineConfig config_in, std::unique_ptr<Upstream> upstream_in)
-      : config(std::move(config_in)), upstream(std::move(upstream_in)) {}
+  Engine(EngineConfig config_in, std::unique_ptr<Upstream> upstream_in,
+         std::unique_ptr<Upstream> bootstrap_in)
+      : config(std::move(config_in)),
+        upstream(std::move(upstream_in)),
+        bootstrap(std::move(bootstrap_in)) {}
 
   const dialects::Dialect& dialect() const { return dialects::dialect(config.kind); }
+  dialects::PdProtocol pd() const {
+    return config.mooncake ? dialects::PdProtocol::kConcurrent : dialect().pd;
+  }
+  // It computes prompts for that one, which decodes: of the same kind, connector and version (one
+  // that is not told is taken to be right).
+  bool pairs_with(const Engine& decode) const;
   bool serves(std::string_view model) const;
   // Running here and, as it reports, from elsewhere; of all ranks, or of one.
   double load() const;
@@ -79,11 +92,15 @@ struct Engine {
 
   const EngineConfig config;
   const std::unique_ptr<Upstream> upstream;
+  const std::unique_ptr<Upstream> bootstrap;  // of a Mooncake prefill engine
   dialects::Breaker breaker;
   bool healthy = false;
   bool probed = false;
   std::uint32_t failed_probes = 0;
-  std::string why;  // the last probe found it wanting
+  std::string why;      // the last probe found it wanting
+  std::string version;  // of one that has a role; empty: not told
+  // Of a Mooncake prefill engine, by rank, as of the last probe; empty: to be asked for.
+  std::vector<dialects::MooncakeEngine> mooncake_engines;
   std::vector<dialects::EngineModel> models;
   std::vector<dialects::RankLoad> loads;
   std::uint32_t running = 0;
@@ -154,8 +171,8 @@ struct Wanted {
   dialects::WireApi api = dialects::WireApi::kChat;
   std::string_view prompt_head;          // what the pick is bound to
   std::span<const WorkerId> tried = {};  // not these
-  // A prefill engine of this kind; nothing: one that answers.
-  std::optional<dialects::EngineKind> prefill_for = {};
+  // A prefill engine for this one; null: one that answers.
+  const Engine* prefill_for = nullptr;
   const PromptName* prompt = nullptr;
 };
 
@@ -167,8 +184,9 @@ class EngineSet {
   // `prefixes`: null: caches are not looked at.
   EngineSet(Clock& clock, std::function<void(std::string)> log, PrefixSource* prefixes = nullptr);
 
-  // Before start() or later.
-  void add(EngineConfig config, std::unique_ptr<Upstream> upstream);
+  // Before start() or later. `bootstrap`: to config.bootstrap_url(), of a Mooncake prefill engine.
+  void add(EngineConfig config, std::unique_ptr<Upstream> upstream,
+           std::unique_ptr<Upstream> bootstrap = nullptr);
   void remove(WorkerId engine);
   // Begins to probe; stop() ends it, drained() resumes when all has ended.
   void start();
@@ -196,6 +214,10 @@ class EngineSet {
   // says. For engines that publish KV events.
   Task<std::optional<dialects::RenderedPrompt>> render(std::string_view model,
                                                        dialects::WireApi api, std::string body);
+  // What a Mooncake prefill engine calls itself on this rank, now or as of the last probe. After a
+  // leg has failed it may be another: forget_mooncake().
+  Task<Result<std::string>> mooncake_engine(std::shared_ptr<Engine> engine, std::uint32_t rank);
+  static void forget_mooncake(Engine& engine) { engine.mooncake_engines.clear(); }
   // Tells the engine to stop a request that nobody waits for any more, by its rid.
   void abort(std::shared_ptr<Engine> engine, const std::string& rid);
   // The headers that say who we are to the engine.
@@ -208,11 +230,17 @@ class EngineSet {
                                       const routing::Decision& decision) const;
   Task<void> watch(std::shared_ptr<Engine> engine);
   void learn_ranks(Engine& engine);
+  // A prefill engine for it could take a request now.
+  bool has_prefill(const Engine& decode, std::string_view model) const;
+  bool usable(const Engine& engine, std::string_view model, dialects::WireApi api) const;
   Task<std::string> unfit(Engine& engine);
+  Task<std::string> unfit_sglang(Engine& engine);
+  Task<Status> ask_mooncake(Engine& engine);
   Task<void> probe(Engine& engine);
   Task<void> read_loads(Engine& engine);
   static Task<Result<std::string>> read_answer(UpstreamCall& call, Instant deadline);
   Task<Result<std::string>> get(Engine& engine, std::string target);
+  Task<Result<std::string>> get(Engine& engine, Upstream& from, std::string target);
   Task<void> send_abort(std::shared_ptr<Engine> engine, std::string body);
 
   Clock& clock_;

@@ -17,8 +17,8 @@ using dialects::PdRun;
 using enum ErrorCode;
 
 Place Relay::pick_prefill(const Place& decode, std::span<const WorkerId> tried) {
-  return pick({model_, api_, prompt_head(), tried, decode.engine->config.kind,
-               prompt_ ? &*prompt_ : nullptr});
+  return pick(
+      {model_, api_, prompt_head(), tried, decode.engine.get(), prompt_ ? &*prompt_ : nullptr});
 }
 
 void Relay::begin_legs(const Place& prefill, const Place& decode) {
@@ -64,7 +64,8 @@ Task<Result<std::string>> Relay::prefill_leg(const Place& place, std::string bod
   co_return reply;
 }
 
-Task<Relay::Try> Relay::decode_leg(const Place& place, std::span<const Edit> edits) {
+Task<Relay::Try> Relay::decode_leg(const Place& place, std::span<const Edit> edits,
+                                   Instant send_by) {
   Engine& decode = *place.engine;
   auto body = edited_body(decode, edits);
   if (!body) {
@@ -72,8 +73,8 @@ Task<Relay::Try> Relay::decode_leg(const Place& place, std::span<const Edit> edi
     co_return Try::kFailed;
   }
   Permit permit(context_.clock, place);
-  heard_out_ = false;
-  const Try outcome = co_await talk(place, permit, std::move(*body));
+  heard_out_ = too_late_ = false;
+  const Try outcome = co_await talk(place, permit, std::move(*body), send_by);
   if (!heard_out_ && names_requests(decode)) context_.engines.abort(place.engine, rid_);
   co_return outcome;
 }
@@ -124,9 +125,12 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
   }
   if (actions.front() == PdAction::kSendDecode) {
     const Edit edit = dialects::nixl_decode_edit(*reply.params);
-    co_return co_await decode_leg(decode, std::span(&edit, 1));
+    const Try outcome = co_await decode_leg(decode, std::span(&edit, 1), run.params_usable_until());
+    if (!too_late_) co_return outcome;
+    // Reaching the engine took longer than the blocks are held.
+    actions = run.params_expired(context_.clock.now());
   }
-  if (actions.front() == PdAction::kSendDecodePlain) {
+  if (!actions.empty() && actions.front() == PdAction::kSendDecodePlain) {
     cached_.reset();
     co_return co_await decode_leg(decode, {});
   }
@@ -141,55 +145,105 @@ std::size_t Relay::prompts() const {
   return several ? list->size() : 1;
 }
 
-// SGLang: both legs at once, paired by a room; the client gets the decode engine's answer.
-Task<Relay::Try> Relay::attempt_concurrent(const Place& decode) {
-  const Place prefill = pick_prefill(decode, {});
-  if (!prefill) {
-    error_ = {kUnavailable,
-              fmt::format("no prefill engine of the model {} can take the request now", model_),
-              {},
-              {}};
-    co_return Try::kFailed;
-  }
-  begin_legs(prefill, decode);
-  const std::uint32_t ranks = prefill.engine->ranks;
+// What the two legs of a request are told of each other.
+Task<Result<Relay::Pairing>> Relay::pair_legs(const Place& prefill, const Place& decode) {
   const EngineConfig& at = prefill.engine->config;
-  const dialects::Bootstrap bootstrap{
-      at.bootstrap_host, at.bootstrap_port,
-      dialects::bootstrap_room(context_.rng.next_u64(), ranks,
-                               prefill.rank.value_or(context_.rng.next_u64() % ranks))};
-  const auto edits = dialects::bootstrap_edits(bootstrap, prompts(), ranks);
-  auto body = edited_body(*prefill.engine, edits);
+  if (!decode.engine->config.mooncake) {
+    const std::uint32_t ranks = prefill.engine->ranks;
+    const dialects::Bootstrap bootstrap{
+        at.bootstrap_host, at.bootstrap_port,
+        dialects::bootstrap_room(context_.rng.next_u64(), ranks,
+                                 prefill.rank.value_or(context_.rng.next_u64() % ranks))};
+    auto edits = dialects::bootstrap_edits(bootstrap, prompts(), ranks);
+    co_return Pairing{edits, edits};
+  }
+  CO_TRY(const std::string id,
+         co_await context_.engines.mooncake_engine(prefill.engine, prefill.rank.value_or(0)));
+  const std::string transfer =
+      fmt::format("xfer-{:016x}{:016x}", context_.rng.next_u64(), context_.rng.next_u64());
+  co_return Pairing{dialects::mooncake_prefill_edits(*body_, api_, transfer),
+                    {dialects::mooncake_decode_edit({transfer, at.bootstrap_url(), id})}};
+}
+
+// SGLang, and vLLM with Mooncake: both legs at once; the client gets the decode engine's answer.
+Task<Relay::Try> Relay::attempt_concurrent(const Place& decode) {
+  std::vector<WorkerId> tried;
+  while (true) {
+    const Place prefill = pick_prefill(decode, tried);
+    if (!prefill) {
+      if (!tried.empty()) co_return Try::kAgain;
+      error_ = {kUnavailable,
+                fmt::format("no prefill engine of the model {} can take the request now", model_),
+                {},
+                {}};
+      co_return Try::kFailed;
+    }
+    tried.push_back(prefill.engine->config.id);
+    begin_legs(prefill, decode);
+    const Try outcome = co_await both_legs(prefill, decode);
+    if (outcome != Try::kAnswered) EngineSet::forget_mooncake(*prefill.engine);
+    if (outcome != Try::kAgain || !cut_error_ || over()) co_return outcome;
+    // What the client got wrong is wrong everywhere.
+    if (cut_error_->code == kInvalidArgument) co_return Try::kFailed;
+    // It was the decode engine that was slow: another one may do it.
+    if (cut_error_->code == kDeadlineExceeded) co_return Try::kAgain;
+    // The decode engine is not to blame: once more with another prefill engine.
+    if (tried.size() >= context_.legs.prefill_tries || !context_.retries.take())
+      co_return Try::kAgain;
+    ++record_.moves;
+  }
+}
+
+Task<Relay::Try> Relay::both_legs(const Place& prefill, const Place& decode) {
+  cut_error_.reset();
+  const auto pairing = co_await pair_legs(prefill, decode);
+  if (over()) co_return gone_ ? Try::kAnswered : Try::kFailed;
+  auto body = pairing ? edited_body(*prefill.engine, pairing->prefill)
+                      : Result<std::string>(std::unexpected(pairing.error()));
   if (!body) {
-    error_ = std::move(body).error();
-    co_return Try::kFailed;
+    error_ = body.error();
+    if (pairing) co_return Try::kFailed;
+    cut_error_ = error_;  // it is the prefill engine that can't
+    co_return Try::kAgain;
   }
   PdRun run(dialects::PdProtocol::kConcurrent, context_.legs);
   run.begin(context_.clock.now());
-  prefill_error_.reset();
   heard_out_ = false;
-  const auto other_leg = [](Relay& self, PdRun& state, Place place, std::string leg) -> Task<void> {
-    const auto answer = co_await self.prefill_leg(place, std::move(leg));
-    const Instant now = self.context_.clock.now();
-    if (answer) {
-      state.prefill_done(now, false, std::nullopt);
+  const auto cut = [this](Error why) {
+    cut_error_ = std::move(why);
+    if (call_ != nullptr) call_->cancel();
+  };
+  // A stream shows its first token, which comes soon once the prompt is computed.
+  Clock::TimerId timer = 0;
+  const auto other_leg = [&](Place place, std::string leg) -> Task<void> {
+    const auto answer = co_await prefill_leg(place, std::move(leg));
+    const Instant now = context_.clock.now();
+    if (!answer) {
+      const auto actions = run.prefill_failed(now, false);
+      if (std::ranges::find(actions, PdAction::kCancelDecode) != actions.end()) cut(answer.error());
       co_return;
     }
-    for (const PdAction action : state.prefill_failed(now, false)) {
-      if (action != PdAction::kCancelDecode) continue;
-      self.prefill_error_ = answer.error();
-      if (self.call_ != nullptr) self.call_->cancel();
-    }
+    run.prefill_done(now, false, std::nullopt);
+    if (!record_.stream || streaming_ || run.over()) co_return;
+    timer = context_.clock.call_at(run.next_deadline(), [&] {
+      timer = 0;
+      if (!streaming_)
+        cut({kDeadlineExceeded,
+             fmt::format("engine {} did not begin its answer in time", decode.engine->config.name),
+             {},
+             {}});
+    });
   };
   Gate gate;
-  gate.start(other_leg(*this, run, prefill, std::move(*body)));
+  gate.start(other_leg(prefill, std::move(*body)));
   computes_ = {};  // what decode calls cached says nothing of the prefill's cache
   Try outcome = Try::kAgain;
-  if (prefill_error_) {
-    error_ = *prefill_error_;
+  if (cut_error_) {
+    error_ = *cut_error_;
   } else {
-    outcome = co_await decode_leg(decode, edits);
+    outcome = co_await decode_leg(decode, pairing->decode);
   }
+  if (timer != 0) context_.clock.cancel(std::exchange(timer, 0));
   // Whatever ended the answer ends the other leg.
   const Instant now = context_.clock.now();
   const auto actions = heard_out_ ? run.decode_done(now) : run.decode_failed(now);

@@ -45,8 +45,19 @@ struct EngineSet::Row {
   }
 };
 
-std::vector<EngineSet::Row> EngineSet::rows(const Wanted& wanted) const {
+bool EngineSet::usable(const Engine& engine, std::string_view model, dialects::WireApi api) const {
   const Instant now = clock_.now();
+  return engine.healthy && engine.serves(model) && dialects::speaks(engine.dialect(), api) &&
+         engine.breaker.allows(now) && !engine.breaker.busy(now);
+}
+
+bool EngineSet::has_prefill(const Engine& decode, std::string_view model) const {
+  return std::ranges::any_of(engines_, [&](const auto& engine) {
+    return engine->pairs_with(decode) && usable(*engine, model, dialects::WireApi::kChat);
+  });
+}
+
+std::vector<EngineSet::Row> EngineSet::rows(const Wanted& wanted) const {
   const PromptName* const prompt = prefixes_ != nullptr ? wanted.prompt : nullptr;
   const auto matches =
       prompt != nullptr ? prefixes_->match(*prompt) : std::vector<kvcache::RankMatch>();
@@ -71,7 +82,7 @@ std::vector<EngineSet::Row> EngineSet::rows(const Wanted& wanted) const {
       const auto match = std::ranges::find(matches, id, &kvcache::RankMatch::rank);
       if (rank && match != matches.end()) {
         row.predicted = match->any;
-        const bool by_ids = prefixes_->has_events(id.worker);
+        const bool by_ids = prefixes_->has_events(id.worker) && !prompt->ids.empty();
         const double of = by_ids ? prompt->id_count : prompt->text_tokens;
         view.hit_tokens = std::llround(prefixes_->trust(id) * credit(*match) / std::max(of, 1.0) *
                                        prompt->tokens());
@@ -83,12 +94,14 @@ std::vector<EngineSet::Row> EngineSet::rows(const Wanted& wanted) const {
   };
   for (const auto& engine : engines_) {
     const bool prefills = engine->config.role == EngineRole::kPrefill;
-    if (prefills != wanted.prefill_for.has_value()) continue;
-    if (prefills && engine->config.kind != *wanted.prefill_for) continue;
-    if (!engine->healthy || !engine->serves(wanted.model) ||
-        !dialects::speaks(engine->dialect(), wanted.api) || !engine->breaker.allows(now) ||
-        engine->breaker.busy(now) ||
+    if (prefills != (wanted.prefill_for != nullptr)) continue;
+    if (prefills && !engine->pairs_with(*wanted.prefill_for)) continue;
+    if (!usable(*engine, wanted.model, wanted.api) ||
         std::ranges::find(wanted.tried, engine->config.id) != wanted.tried.end())
+      continue;
+    // A decode engine whose prefill engines are all away, or of other versions, is none.
+    if (engine->config.role == EngineRole::kDecode && dialects::splits(engine->pd(), wanted.api) &&
+        !has_prefill(*engine, wanted.model))
       continue;
     if (!engine->pins(wanted.api)) {
       add(engine, engine->ranks == 1 ? std::optional(0U) : std::nullopt, false);

@@ -38,6 +38,10 @@ constexpr std::array kControlled = {"model"sv,
                                     "tools"sv,
                                     "system"sv,
                                     "instructions"sv,
+                                    "temperature"sv,
+                                    "seed"sv,
+                                    "n"sv,
+                                    "best_of"sv,
                                     "cache_salt"sv,
                                     "kv_transfer_params"sv,
                                     "ec_transfer_params"sv,
@@ -47,7 +51,7 @@ constexpr std::array kControlled = {"model"sv,
                                     "routed_dp_rank"sv,
                                     "data_parallel_rank"sv,
                                     "disagg_prefill_resp"sv};
-constexpr std::span kForbidden = std::span(kControlled).subspan(15);
+constexpr std::span kForbidden = std::span(kControlled).subspan(19);
 constexpr std::array kUsageKey = {"include_usage"sv};
 
 // Of the client's headers, what an engine may see.
@@ -131,6 +135,7 @@ Result<void> Relay::read_body() {
                   std::string(key));
   }
   record_.stream = body_->is_true("stream");
+  if (record_.stream && dialects::StreamReplay::repeats(*body_, api_)) replay_.emplace(api_);
   const auto given = body_->string("model");
   if (!given && body_->has("model") && body_->value("model") != "null")
     return fail(kInvalidArgument, "model: expected a string", "model");
@@ -236,10 +241,8 @@ bool Relay::names_requests(const Engine& engine) const {
 
 Task<Relay::Try> Relay::attempt(const Place& place) {
   Engine& engine = *place.engine;
-  const bool has_legs = api_ == WireApi::kChat || api_ == WireApi::kCompletion ||
-                        (api_ == WireApi::kResponses && engine.dialect().pd == PdProtocol::kSerial);
-  if (engine.config.role == EngineRole::kDecode && has_legs) {
-    if (engine.dialect().pd == PdProtocol::kSerial) co_return co_await attempt_serial(place);
+  if (engine.config.role == EngineRole::kDecode && dialects::splits(engine.pd(), api_)) {
+    if (engine.pd() == PdProtocol::kSerial) co_return co_await attempt_serial(place);
     co_return co_await attempt_concurrent(place);
   }
   auto body = edited_body(engine);
@@ -261,10 +264,11 @@ Task<Relay::Try> Relay::attempt(const Place& place) {
   co_return outcome;
 }
 
-Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, std::string body) {
+Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, std::string body,
+                             Instant send_by) {
   Engine& engine = *place.engine;
-  const auto call = engine.upstream->call(
-      {"POST", std::string(dialects::path_of(api_)), engine_headers(place), std::move(body)});
+  const auto call = engine.upstream->call({"POST", std::string(dialects::path_of(api_)),
+                                           engine_headers(place), std::move(body), send_by});
   call_ = call.get();
   struct Under {
     UpstreamCall*& call;
@@ -272,6 +276,11 @@ Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, std::string bod
   } under{call_};
   const auto head = co_await call->head(deadline());
   if (!head) co_return lost(permit, head.error(), engine);
+  if (streaming_ &&
+      (head->status != 200 || !content_type_of(*head).starts_with("text/event-stream"))) {
+    permit.ended(dialects::ending_of_status(head->status), retry_after(*head));
+    co_return again();  // what was wrong before is what the client hears of
+  }
   if (head->status != 200) co_return co_await refused(*call, *head, permit);
   const bool stream = content_type_of(*head).starts_with("text/event-stream");
   if (stream) co_return co_await relay_stream(*call, *head, permit);
@@ -281,15 +290,25 @@ Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, std::string bod
 // The connection failed, or was ended by us.
 Relay::Try Relay::lost(Permit& permit, const Error& error, const Engine& engine) {
   if (over()) return gone_ ? Try::kAnswered : Try::kFailed;
-  if (prefill_error_) {
+  if (cut_error_) {
     // Cancelled by us, as the other leg had failed: nothing is said about this engine.
-    error_ = *prefill_error_;
-    return streaming_ ? Try::kFailed : Try::kAgain;
+    error_ = *cut_error_;
+    return again();
   }
+  too_late_ = error.code == kConflict;
+  if (too_late_) return Try::kAgain;
   permit.ended(Ending::kBad);
   const ErrorCode code = error.code == kDeadlineExceeded ? error.code : kUnavailable;
   error_ = {code, fmt::format("engine {}: {}", engine.config.name, error.message), {}, {}};
-  return streaming_ || context_.clock.now() >= deadline() ? Try::kFailed : Try::kAgain;
+  return context_.clock.now() >= deadline() ? Try::kFailed : again();
+}
+
+Relay::Try Relay::again() {
+  if (!streaming_) return Try::kAgain;
+  resumes_ = replay_ && replay_->begin_again();
+  if (!resumes_) return Try::kFailed;
+  watch_ = dialects::AnswerWatch(api_);
+  return Try::kAgain;
 }
 
 Task<Relay::Try> Relay::refused(UpstreamCall& call, const UpstreamHead& head, Permit& permit) {
@@ -346,15 +365,38 @@ Task<Relay::Try> Relay::relay_whole(UpstreamCall& call, const UpstreamHead& head
   co_return Try::kAnswered;
 }
 
+// What of the event goes to the client.
+void Relay::take(const dialects::SseEvent& event, std::string& out) {
+  if (watch_.ended() || died_ || differs_) return;  // nothing follows the last word
+  const auto says = watch_.event(event);
+  if (says == dialects::AnswerWatch::Says::kError && replay_ && replay_->begin_again()) {
+    died_ = true;
+    return;
+  }
+  if (event.has_data) ++events_;
+  if (says == dialects::AnswerWatch::Says::kUsageOnly && adds_usage_) return;
+  if (resumes_) {
+    differs_ = replay_->event(event, out) == dialects::StreamReplay::Says::kDiffers;
+    return;
+  }
+  if (replay_) replay_->sent(event.raw);
+  out.append(event.raw);
+}
+
 Task<Relay::Try> Relay::relay_stream(UpstreamCall& call, const UpstreamHead& head, Permit& permit) {
   dialects::SseSplitter splitter;
   std::string out;
-  const auto take = [&](const dialects::SseEvent& event) {
-    if (watch_.ended()) return;  // nothing follows the last word
-    const auto says = watch_.event(event);
-    const bool ours = says == dialects::AnswerWatch::Says::kUsageOnly && adds_usage_;
-    if (event.has_data) ++events_;
-    if (!ours) out.append(event.raw);
+  died_ = differs_ = false;
+  // When what goes out is out. What differs says nothing of the engine.
+  const auto broken = [&] {
+    if (died_)
+      return lost(permit, {kUnavailable, "it says that it failed", {}, {}}, permit.engine());
+    error_ = {kUnavailable,
+              fmt::format("the engine died in mid-answer, and {} gives another answer",
+                          permit.engine().config.name),
+              {},
+              {}};
+    return Try::kFailed;
   };
   while (!watch_.ended()) {
     const Instant silence =
@@ -369,9 +411,12 @@ Task<Relay::Try> Relay::relay_stream(UpstreamCall& call, const UpstreamHead& hea
     if (bytes->empty())
       co_return lost(permit, {kDataLoss, "it ended the stream in mid-answer", {}, {}},
                      permit.engine());
-    if (!splitter.feed(*bytes, take))
+    if (!splitter.feed(*bytes, [&](const dialects::SseEvent& event) { take(event, out); })) {
+      replay_.reset();  // what is in `out` never went out
       co_return lost(permit, {kDataLoss, "it sent an event beyond any limit", {}, {}},
                      permit.engine());
+    }
+    if (out.empty() && (died_ || differs_)) co_return broken();
     if (out.empty()) continue;
     permit.answer_begins();
     if (!streaming_) {
@@ -384,6 +429,7 @@ Task<Relay::Try> Relay::relay_stream(UpstreamCall& call, const UpstreamHead& hea
     }
     if (!co_await exchange_.write(std::exchange(out, {}))) gone_ = true;
     if (over()) co_return lost(permit, {}, permit.engine());
+    if (died_ || differs_) co_return broken();
   }
   permit.ended(watch_.failed() ? Ending::kBad : Ending::kGood);
   heard_out_ = true;

@@ -4,8 +4,10 @@
 // the client used an alias, and stream_options.include_usage where a stream would not say what it
 // used; the extra chunk that this brings goes no further. A stream passes event by event: all that
 // has come complete goes out in one write. Nothing is sent before the first of it is there, so
-// until then another engine may take the request, within the retry budget; after that a failure is
-// an error in the words of the API, and the stream ends in order.
+// until then another engine may take the request, within the retry budget. After that it may where
+// the answer would be the same (greedy or with a seed): what it says again is compared and left out
+// (core/dialects/stream_replay.h). Else a failure is an error in the words of the API, and the
+// stream ends in order.
 //
 // Invariants: the engine gets its own credentials and none of the client's, one x-request-id, and
 // headers of a short list only; when the client goes, the engine's connection closes, and an engine
@@ -24,6 +26,7 @@
 #include "core/dialects/answer_watch.h"
 #include "core/dialects/json_body.h"
 #include "core/dialects/pd_run.h"
+#include "core/dialects/stream_replay.h"
 #include "core/protocol/errors.h"
 #include "domain/request_record.h"
 #include "port/clock.h"
@@ -91,12 +94,20 @@ class Relay {
   void explain();
   Task<Place> find_engine();
   Task<Try> attempt(const Place& place);
-  Task<Try> talk(const Place& place, Permit& permit, std::string body);
+  Task<Try> talk(const Place& place, Permit& permit, std::string body,
+                 Instant send_by = Instant::max());
   // P/D (legs.cc): the prompt on a prefill engine, the answer from this one.
   Task<Try> attempt_serial(const Place& decode);
   Task<Try> attempt_concurrent(const Place& decode);
+  struct Pairing {
+    std::vector<dialects::Edit> prefill;
+    std::vector<dialects::Edit> decode;
+  };
+  Task<Result<Pairing>> pair_legs(const Place& prefill, const Place& decode);
+  Task<Try> both_legs(const Place& prefill, const Place& decode);
   Task<Result<std::string>> prefill_leg(const Place& place, std::string body);
-  Task<Try> decode_leg(const Place& decode, std::span<const dialects::Edit> edits);
+  Task<Try> decode_leg(const Place& decode, std::span<const dialects::Edit> edits,
+                       Instant send_by = Instant::max());
   Place pick_prefill(const Place& decode, std::span<const WorkerId> tried);
   std::size_t prompts() const;
   void begin_legs(const Place& prefill, const Place& decode);
@@ -104,6 +115,9 @@ class Relay {
   Task<Try> relay_whole(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
   Task<Try> refused(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
   Try lost(Permit& permit, const Error& error, const Engine& engine);
+  void take(const dialects::SseEvent& event, std::string& out);
+  // Whether another engine may do it: nothing was sent, or it can be found again.
+  Try again();
   Task<void> answer_error();
   void settle();
   void take_usage();
@@ -121,19 +135,24 @@ class Relay {
   bool adds_usage_ = false;  // we asked for the usage chunk, so it is ours
   std::string rid_;          // what the engine knows this try by
   bool heard_out_ = false;   // the engine's answer came to its end
+  bool too_late_ = false;    // it could not be sent while its params held
   std::vector<WorkerId> tried_;
   std::optional<PromptName> prompt_;  // of a prompt that is looked for in caches
   Place computes_;                    // the prompt, and says how much of it was cached
   gateway::PlacementExplanation explanation_;
   UpstreamCall* call_ = nullptr;          // the one under way
   UpstreamCall* prefill_call_ = nullptr;  // beside it
-  std::optional<Error> prefill_error_;    // why the decode leg was cancelled
+  std::optional<Error> cut_error_;        // why the decode leg was cancelled
   std::optional<std::uint64_t> cached_;   // of the prompt, by the prefill engine
   bool gone_ = false;                     // the client
   std::optional<Error> stopped_;
   Error error_;
   bool streaming_ = false;  // the client has something of the answer
   std::uint64_t events_ = 0;
+  std::optional<dialects::StreamReplay> replay_;  // of an answer that any engine gives again
+  bool resumes_ = false;                          // another engine goes on with it
+  bool differs_ = false;                          // but its answer is another
+  bool died_ = false;                             // the stream says that its engine failed
   dialects::AnswerWatch watch_;
 };
 

@@ -1,7 +1,9 @@
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "core/dialects/json_values.h"
 #include "tests/support/foreign_rig.h"
 
 #include <doctest/doctest.h>
@@ -145,6 +147,99 @@ TEST_CASE(
             .answered->body.find(
                 "event: error\ndata: {\"type\":\"error\",\"sequence_number\":1,\"code\":") !=
         std::string::npos);
+}
+
+// A chat stream of these words, with this id, and its last words.
+std::string said(std::string_view id, std::vector<std::string_view> words) {
+  const std::string head =
+      R"(data: {"id":")" + std::string(id) + R"(","choices":[{"index":0,"delta":)";
+  std::string out = head + R"({"role":"assistant","content":""},"finish_reason":null}]})" + "\n\n";
+  for (const std::string_view word : words)
+    out +=
+        head + R"({"content":)" + dialects::quoted(word) + R"(},"finish_reason":null}]})" + "\n\n";
+  return out + head + R"({},"finish_reason":"stop"}]})" + "\n\n";
+}
+
+TEST_CASE("relay: a greedy or seeded stream whose engine dies goes on from another one") {
+  const std::string first = said("one", {"the ", "water ", "runs ", "on"});
+  const std::string second = said("two", {"the w", "ater runs ", "on"});
+  for (const std::string more : {R"("temperature":0)", R"("temperature":0.7,"seed":5)"}) {
+    for (std::size_t cut = 0; cut < first.size(); cut += 13) {
+      Rig rig({EngineKind::kVllm, EngineKind::kVllm});
+      // Whichever is asked first.
+      const std::string body = R"({"model":"m","stream":true,)" + more + "}";
+      rig.server(0).answers = {stream({first.substr(0, cut)}, End::kCut)};
+      rig.server(1).answers = {stream({second + kUsage + kDone})};
+      if (rig.set.pick({"m", WireApi::kChat, ""}).engine != rig.set.engines()[0])
+        std::swap(rig.server(0).answers, rig.server(1).answers);
+      const Asked& it = rig.ask(body);
+      REQUIRE(it.over);
+      CHECK(it.answered->status == 200);
+      CHECK(it.answered->finished);
+      CHECK(it.record.moves == 1);
+      CHECK(it.record.usage == Usage{5, 0, 2, 0});
+      CHECK(it.record.outcome == "stop");
+      std::string text;
+      std::set<std::string> ids;
+      dialects::SseSplitter splitter;
+      CHECK(splitter.feed(it.answered->body, [&](const dialects::SseEvent& event) {
+        const auto choices = dialects::value_at(event.data, {"choices"});
+        if (!choices) return;
+        ids.insert(*dialects::string_at(event.data, {"id"}));
+        text += dialects::string_at(*dialects::first_element(*choices), {"delta", "content"})
+                    .value_or("");
+      }));
+      CHECK(text == "the water runs on");
+      CHECK(ids.size() == 1);
+      CHECK(it.answered->body.ends_with(kDone));
+    }
+  }
+}
+
+TEST_CASE("relay: an engine whose answer is another does not go on with it; nor does what can't") {
+  const std::string body = R"({"model":"m","stream":true,"temperature":0})";
+  const auto ask = [&](const std::string& first, UpstreamAnswer second) {
+    auto rig = std::make_unique<Rig>(std::vector{EngineKind::kVllm, EngineKind::kVllm});
+    rig->server(0).answers = {stream({first}, End::kCut)};
+    rig->server(1).answers = {std::move(second)};
+    if (rig->set.pick({"m", WireApi::kChat, ""}).engine != rig->set.engines()[0])
+      std::swap(rig->server(0).answers, rig->server(1).answers);
+    const Asked& it = rig->ask(body);
+    REQUIRE(it.over);
+    CHECK(it.answered->finished);
+    CHECK(it.answered->body.starts_with(first.substr(0, first.rfind("\n\n") + 2)));
+    CHECK(it.answered->body.ends_with("}}\n\n"));
+    CHECK(it.answered->body.contains("data: {\"error\":"));
+    CHECK(it.record.status == 503);
+    CHECK(rig->set.engines()[0]->running + rig->set.engines()[1]->running == 0);
+    return it.answered->body;
+  };
+  const std::string whole_begun = said("one", {"the ", "water "});
+  CHECK_FALSE(ask(whole_begun, stream({said("two", {"the ", "wind "}) + kDone})).contains("wind"));
+  ask(whole_begun, whole(R"({"no":"stream"})"));
+  ask(whole_begun, whole("", 500));
+  ask(whole_begun, whole(R"({"error":"no"})", 400));
+  ask(R"(data: {"id":"c","choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]})"
+      "\n\n",
+      stream({said("two", {"x"}) + kDone}));
+}
+
+TEST_CASE("relay: an engine that says in its stream that it failed is as good as dead") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm});
+  const std::string all = said("one", {"the ", "water"});
+  const std::string error = "data: {\"error\":{\"message\":\"EngineDeadError\"}}\n\n";
+  const std::string head = all.substr(0, all.find("\n\n", all.find("the ")) + 2);
+  for (FakeUpstream* server : rig.servers)
+    server->answers = {stream({all + kDone})};
+  const bool zero = rig.set.pick({"m", WireApi::kChat, ""}).engine == rig.set.engines()[0];
+  rig.server(zero ? 0 : 1).answers = {stream({head + error})};
+  const Asked& it = rig.ask(R"({"model":"m","stream":true,"temperature":0})");
+  CHECK(it.answered->body == all + kDone);
+  // One that is drawn without a seed hears of it, in the engine's words.
+  Rig other({EngineKind::kVllm, EngineKind::kVllm});
+  for (FakeUpstream* server : other.servers)
+    server->answers = {stream({head + error})};
+  CHECK(other.ask(R"({"model":"m","stream":true})").answered->body == head + error);
 }
 
 TEST_CASE("relay: 4xx passes in the engine's words and breaks nothing; 429 and 503 are busy") {
@@ -330,6 +425,37 @@ TEST_CASE("legs: vLLM, serial: one token there, its params here, nothing else of
   CHECK(rig.ask(body).answered->body == R"({"error":"bad"})");
 }
 
+TEST_CASE("legs: a decode engine that is reached too late for the blocks computes the prompt") {
+  const std::string body = R"({"model":"m","messages":[1]})";
+  struct Case {
+    double lease;  // seconds, by the engine's clock; by ours it is 30
+    Duration connects;
+    bool late;
+  };
+  for (const Case& at : {Case{100, 24900ms, false}, Case{100, 25s, true}, Case{10, 4900ms, false},
+                         Case{10, 5s, true}}) {
+    Rig rig({EngineKind::kVllm, EngineKind::kVllm}, {EngineRole::kPrefill, EngineRole::kDecode});
+    const std::string expiry = std::to_string(
+        1'764'547'200.0 +
+        std::chrono::duration<double>(rig.clock.now().time_since_epoch()).count() + at.lease);
+    rig.server(0).answers = {
+        whole(R"({"kv_transfer_params":{"remote_block_ids":[[7]],"remote_blocks_expiry_time":)" +
+              expiry + "}}")};
+    UpstreamAnswer slow = whole("{}");
+    slow.connects = at.connects;
+    rig.server(1).answers = {slow, whole(R"({"plain":1})")};
+    const Asked& it = rig.ask(body);
+    rig.clock.advance(1min);
+    REQUIRE(it.over);
+    CHECK(it.answered->body == (at.late ? R"({"plain":1})" : "{}"));
+    CHECK(it.record.moves == 0);
+    const auto& sent = rig.server(1).posts;
+    REQUIRE(sent.size() == (at.late ? 2 : 1));
+    CHECK(sent.front().body.find("kv_transfer_params") != std::string::npos);
+    if (at.late) CHECK(sent.back().body == body);
+  }
+}
+
 TEST_CASE("legs: a client that goes during the prefill ends it; decode never hears of it") {
   Rig rig({EngineKind::kVllm, EngineKind::kVllm}, {EngineRole::kPrefill, EngineRole::kDecode});
   rig.server(0).answers = {stream({}, End::kHang)};
@@ -385,6 +511,167 @@ TEST_CASE("legs: SGLang, both at once with one room; a leg that fails ends the o
   rig->server(1).answers = {whole("", 400)};
   CHECK(rig->ask(body).over);
   CHECK(rig->server(0).cancelled >= 1);
+}
+
+TEST_CASE("legs: vLLM with Mooncake: both at once, paired by a transfer and the rank's engine id") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm}, {EngineRole::kPrefill, EngineRole::kDecode},
+          nullptr, true);
+  FakeUpstream& prefill = rig.server(0);
+  FakeUpstream& decode = rig.server(1);
+  rig.bootstraps[0]->get["/query"] = {
+      200, R"({"0": {"engine_id": "e_dp0"}, "1": {"engine_id": "e_dp1"}})"};
+  rig.clock.advance(1100ms);
+  std::set<std::string> transfers;
+  std::set<std::string> ranks;
+  for (int i = 0; i < 16; ++i) {
+    prefill.answers = {whole(R"({"choices":[],"kv_transfer_params":null})")};
+    decode.answers = {stream({kChunk + kStop + kUsage + kDone})};
+    const std::string messages = "[" + std::to_string(i) + "]";
+    const std::string body = R"({"model":"m","seed":9007199254740993,"messages":)" + messages +
+                             R"(,"stream":true,"max_tokens":7})";
+    CHECK(rig.ask(body).answered->body == kChunk + kStop + kDone);
+    const UpstreamRequest& p = prefill.posts.back();
+    const UpstreamRequest& d = decode.posts.back();
+    const std::string rank = header_of(p, "x-data-parallel-rank");
+    ranks.insert(rank);
+    const auto at = p.body.find("xfer-");
+    REQUIRE(at != std::string::npos);
+    const std::string transfer = p.body.substr(at, p.body.find('"', at) - at);
+    transfers.insert(transfer);
+    CHECK(
+        p.body ==
+        R"({"model":"m","seed":9007199254740993,"messages":)" + messages +
+            R"(,"stream":false,"max_tokens":1,"max_completion_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":")" +
+            transfer + "\"}}");
+    CHECK(
+        d.body ==
+        R"({"model":"m","seed":9007199254740993,"messages":)" + messages +
+            R"(,"stream":true,"max_tokens":7,"stream_options":{"include_usage":true},"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"transfer_id":")" +
+            transfer +
+            R"(","remote_bootstrap_addr":"http://p-host:8998","remote_engine_id":"e_dp)" + rank +
+            "\"}}");
+    CHECK(header_of(d, "x-data-parallel-rank").empty());
+  }
+  CHECK(transfers.size() == 16);
+  CHECK(ranks == std::set<std::string>{"0", "1"});
+  // Routes on which vLLM takes no rank go whole to the decode engine.
+  decode.answers = {whole("{}")};
+  CHECK(rig.ask(R"({"model":"m","input":"x"})", WireApi::kResponses).answered->status == 200);
+  CHECK(decode.posts.back().body == R"({"model":"m","input":"x"})");
+}
+
+TEST_CASE(
+    "legs: a decode engine that dies in mid-answer: another one goes on, by a prefill of its own") {
+  for (const bool mooncake : {false, true}) {
+    Rig rig({EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm},
+            {EngineRole::kPrefill, EngineRole::kDecode, EngineRole::kDecode}, nullptr, mooncake);
+    const std::string all = said("one", {"the ", "water"});
+    const std::string reply = R"({"choices":[],"kv_transfer_params":{"remote_block_ids":[[7]]}})";
+    rig.server(0).answers = {whole(reply), whole(reply)};
+    const bool one = rig.set.pick({"m", WireApi::kChat, "[1]"}).engine == rig.set.engines()[1];
+    FakeUpstream& dies = rig.server(one ? 1 : 2);
+    FakeUpstream& lives = rig.server(one ? 2 : 1);
+    dies.answers = {stream({all.substr(0, all.find("water"))}, End::kCut)};
+    lives.answers = {stream({all + kDone})};
+    const Asked& it = rig.ask(R"({"model":"m","messages":[1],"stream":true,"temperature":0})");
+    CHECK(it.answered->body == all + kDone);
+    CHECK(it.record.moves == 1);
+    REQUIRE(rig.server(0).posts.size() == 2);
+    CHECK(lives.posts.at(0).body.contains("kv_transfer_params"));
+  }
+}
+
+TEST_CASE("legs: Mooncake: a prefill that fails ends the decode, and another one is asked") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm},
+          {EngineRole::kPrefill, EngineRole::kPrefill, EngineRole::kDecode}, nullptr, true);
+  const std::string body = R"({"model":"m","messages":[1],"stream":true})";
+  // Whichever is first: it fails, and has got another name meanwhile.
+  for (std::size_t i = 0; i < 2; ++i) {
+    rig.server(i).answers = {whole("", 500)};
+    rig.bootstraps[i]->get["/query"] = {200,
+                                        R"({"0":{"engine_id":"new-)" + std::to_string(i) + "\"}}"};
+  }
+  rig.server(2).answers = {stream({}, End::kHang), stream({}, End::kHang)};
+  const Asked& failed = rig.ask(body);
+  REQUIRE(failed.over);
+  CHECK(failed.answered->status == 503);
+  CHECK(rig.server(0).posts.size() + rig.server(1).posts.size() == 2);
+  for (std::size_t i = 0; i < 2; ++i)
+    rig.server(i).answers = {whole("{}")};
+  rig.server(2).answers = {stream({kChunk + kDone})};
+  CHECK(rig.ask(body).answered->body == kChunk + kDone);
+  const std::string& sent = rig.server(2).posts.back().body;
+  CHECK(sent.contains(R"("remote_engine_id":"new-)"));
+
+  // What the client got wrong is said at once.
+  for (std::size_t i = 0; i < 2; ++i)
+    rig.server(i).answers = {whole("", 400)};
+  rig.server(2).answers = {stream({}, End::kHang)};
+  CHECK(rig.ask(body).answered->status == 400);
+
+  // The prompt is computed and the answer does not begin.
+  for (std::size_t i = 0; i < 2; ++i)
+    rig.server(i).answers = {whole("{}")};
+  rig.server(2).answers = {stream({}, End::kHang)};
+  Asked& late = rig.ask(body);
+  rig.clock.advance(59s);
+  CHECK_FALSE(late.over);
+  rig.clock.advance(2s);
+  CHECK(late.over);
+  CHECK(late.answered->status == 504);
+}
+
+TEST_CASE("engines: a Mooncake prefill engine whose bootstrap server does not answer is not used") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm}, {EngineRole::kPrefill, EngineRole::kDecode},
+          nullptr, true);
+  rig.bootstraps[0]->get.clear();
+  rig.clock.advance(2100ms);
+  CHECK_FALSE(rig.set.engines()[0]->healthy);
+  CHECK(rig.told.back().contains("GET http://p-host:8998/query: it says 404"));
+  Asked& it = rig.ask(R"({"model":"m","messages":[1]})");
+  rig.clock.advance(11s);
+  CHECK(it.answered->status == 503);
+  CHECK(it.answered->body.contains("no prefill engine of the model m"));
+}
+
+TEST_CASE("engines: prefill and decode engines of different versions are never paired") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm},
+          {EngineRole::kPrefill, EngineRole::kPrefill, EngineRole::kDecode, EngineRole::kDecode});
+  const auto restart = [&](std::size_t i, std::string_view version) {
+    rig.server(i).get["/health"] = {500, ""};
+    rig.clock.advance(1100ms);
+    rig.server(i).get["/health"] = {200, ""};
+    rig.server(i).get["/version"] = {200, R"({"version":")" + std::string(version) + "\"}"};
+    rig.clock.advance(1100ms);
+  };
+  const auto ask_often = [&] {
+    for (int i = 0; i < 12; ++i) {
+      for (FakeUpstream* server : rig.servers)
+        server->answers = {whole("{}")};
+      rig.ask(R"({"model":"m","messages":[)" + std::to_string(i) + "]}");
+    }
+  };
+  restart(0, "0.11.0");
+  restart(1, "0.12.0");
+  restart(2, "0.12.0");
+  restart(3, "0.11.0");
+  ask_often();
+  for (const auto& asked : rig.asked) {
+    CHECK(asked->answered->status == 200);
+    const std::string& how = asked->record.placement;
+    CHECK((how == "e0 -> e3 (vllm)" || how == "e1 -> e2 (vllm)"));
+  }
+  // The update goes on: a decode engine whose counterparts are gone gets nothing.
+  rig.asked.clear();
+  restart(0, "0.12.0");
+  ask_often();
+  for (const auto& asked : rig.asked)
+    CHECK(asked->record.placement.ends_with("-> e2 (vllm)"));
+  restart(2, "0.11.0");
+  Asked& none = rig.ask(R"({"model":"m","messages":[1]})");
+  rig.clock.advance(11s);
+  CHECK(none.answered->status == 503);
+  CHECK(none.answered->body.contains("runs version 0.12.0"));
 }
 
 }  // namespace penstock::foreign
