@@ -29,12 +29,15 @@ void Relay::begin_legs(const Place& prefill, const Place& decode) {
 }
 
 // Sends the leg and reads its whole reply.
-Task<Result<std::string>> Relay::prefill_leg(const Place& place, std::string body) {
+Task<Result<std::string>> Relay::prefill_leg(const Place& place, dialects::EditedBody body) {
   Engine& engine = *place.engine;
   Permit permit(context_.clock, place);
   placed(place);
-  const auto call = engine.upstream->call(
-      {"POST", std::string(dialects::path_of(api_)), engine_headers(place), std::move(body)});
+  const auto call = engine.upstream->call({"POST",
+                                           std::string(dialects::path_of(api_)),
+                                           engine_headers(place),
+                                           {},
+                                           std::move(body.pieces)});
   prefill_call_ = call.get();
   struct Under {
     UpstreamCall*& call;
@@ -199,7 +202,7 @@ Task<Relay::Try> Relay::both_legs(const Place& prefill, const Place& decode) {
   const auto pairing = co_await pair_legs(prefill, decode);
   if (over()) co_return gone_ ? Try::kAnswered : Try::kFailed;
   auto body = pairing ? edited_body(*prefill.engine, pairing->prefill)
-                      : Result<std::string>(std::unexpected(pairing.error()));
+                      : Result<dialects::EditedBody>(std::unexpected(pairing.error()));
   if (!body) {
     error_ = body.error();
     if (pairing) co_return Try::kFailed;
@@ -215,7 +218,7 @@ Task<Relay::Try> Relay::both_legs(const Place& prefill, const Place& decode) {
   };
   // A stream shows its first token, which comes soon once the prompt is computed.
   Clock::TimerId timer = 0;
-  const auto other_leg = [&](Place place, std::string leg) -> Task<void> {
+  const auto other_leg = [&](Place place, dialects::EditedBody leg) -> Task<void> {
     const auto answer = co_await prefill_leg(place, std::move(leg));
     const Instant now = context_.clock.now();
     if (!answer) {

@@ -160,7 +160,7 @@ Result<void> Relay::read_body() {
   return {};
 }
 
-Result<std::string> Relay::edited_body(const Engine& engine, std::span<const Edit> more) {
+Result<dialects::EditedBody> Relay::edited_body(const Engine& engine, std::span<const Edit> more) {
   std::vector<Edit> edits;
   if (names_requests(engine)) {
     rid_ = "penstock-" + gateway::random_name(context_.rng);
@@ -186,7 +186,7 @@ Result<std::string> Relay::edited_body(const Engine& engine, std::span<const Edi
     std::erase_if(edits, [&](const Edit& own) { return own.key == edit.key; });
     edits.push_back(edit);
   }
-  return body_->edited(edits);
+  return body_->edit(edits);
 }
 
 std::string_view Relay::prompt_text() const {
@@ -264,11 +264,16 @@ Task<Relay::Try> Relay::attempt(const Place& place) {
   co_return outcome;
 }
 
-Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, std::string body,
+Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, dialects::EditedBody body,
                              Instant send_by) {
   Engine& engine = *place.engine;
-  const auto call = engine.upstream->call({"POST", std::string(dialects::path_of(api_)),
-                                           engine_headers(place), std::move(body), send_by});
+  // `body` and the client's outlive the call.
+  const auto call = engine.upstream->call({"POST",
+                                           std::string(dialects::path_of(api_)),
+                                           engine_headers(place),
+                                           {},
+                                           std::move(body.pieces),
+                                           send_by});
   call_ = call.get();
   struct Under {
     UpstreamCall*& call;

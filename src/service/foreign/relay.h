@@ -79,7 +79,8 @@ class Relay {
 
   Result<void> read_body();
   // The client's body with what we change, and further edits.
-  Result<std::string> edited_body(const Engine& engine, std::span<const dialects::Edit> more = {});
+  Result<dialects::EditedBody> edited_body(const Engine& engine,
+                                           std::span<const dialects::Edit> more = {});
   std::string_view prompt_text() const;
   std::string_view prompt_head() const;
   bool generates() const;
@@ -94,7 +95,7 @@ class Relay {
   void explain();
   Task<Place> find_engine();
   Task<Try> attempt(const Place& place);
-  Task<Try> talk(const Place& place, Permit& permit, std::string body,
+  Task<Try> talk(const Place& place, Permit& permit, dialects::EditedBody body,
                  Instant send_by = Instant::max());
   // P/D (legs.cc): the prompt on a prefill engine, the answer from this one.
   Task<Try> attempt_serial(const Place& decode);
@@ -105,7 +106,7 @@ class Relay {
   };
   Task<Result<Pairing>> pair_legs(const Place& prefill, const Place& decode);
   Task<Try> both_legs(const Place& prefill, const Place& decode);
-  Task<Result<std::string>> prefill_leg(const Place& place, std::string body);
+  Task<Result<std::string>> prefill_leg(const Place& place, dialects::EditedBody body);
   Task<Try> decode_leg(const Place& decode, std::span<const dialects::Edit> edits,
                        Instant send_by = Instant::max());
   Place pick_prefill(const Place& decode, std::span<const WorkerId> tried);
