@@ -621,6 +621,9 @@ void Connection::on_read_timeout() {
       close(CloseHow::kReset);
       tell_disconnected();
       return;
+    case Phase::kLinger:  // the kernel goes on sending what the client hasn't taken yet
+      close(CloseHow::kOrderly);
+      return;
     case Phase::kHandshake:
       ++core_->counters.header_timeouts;
       [[fallthrough]];

@@ -431,6 +431,22 @@ TEST_CASE("stop() closes the listener and idle connections and lets answers fini
   server.drain();
 }
 
+TEST_CASE("a client slower than the linger time still gets the whole last answer") {
+  ServerOptions options;
+  options.limits.linger_timeout = std::chrono::milliseconds(10);
+  const std::string body(400'000, 'x');  // more than a client's receive buffer holds
+  TestServer server(std::move(options), [&](std::unique_ptr<HttpExchange> exchange) -> Task<void> {
+    HttpResponse response;
+    response.body = body;
+    co_await exchange->respond(std::move(response));
+  });
+  RawClient client(server.port());
+  REQUIRE(client.send("GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n"));
+  REQUIRE(server.until(
+      [](const ServerCounters& c) { return c.requests == 1 && c.connections_now == 0; }));
+  CHECK(client.read_to_end().ends_with(body));
+}
+
 TEST_CASE("cut() ends running streams and tells their handlers") {
   Held held;
   TestServer server({}, hold_until_gone(held, true));
