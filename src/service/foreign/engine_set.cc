@@ -66,10 +66,12 @@ double Engine::load(std::uint32_t rank) const {
   return use[rank].running + std::max(0.0, told - use[rank].at_report);
 }
 
-EngineSet::EngineSet(Clock& clock, std::function<void(std::string)> log, PrefixSource* prefixes)
+EngineSet::EngineSet(Clock& clock, std::function<void(std::string)> log, PrefixSource* prefixes,
+                     EngineSwitches* switches)
     : clock_(clock),
       log_(std::move(log)),
       prefixes_(prefixes),
+      switches_(switches),
       policy_(routing::make_linear_cost({})) {}
 
 void EngineSet::add(EngineConfig config, std::unique_ptr<Upstream> upstream,
@@ -295,6 +297,13 @@ bool EngineSet::has_choice(std::string_view model) const {
   for (const auto& engine : engines_)
     places += engine->serves(model) ? engine->ranks : 0;
   return places > 1;
+}
+
+bool EngineSet::has_encoders(const Engine& computes, std::string_view model) const {
+  return std::ranges::any_of(engines_, [&](const auto& engine) {
+    return engine->config.role == EngineRole::kEncode &&
+           engine->config.kind == computes.config.kind && engine->serves(model);
+  });
 }
 
 Task<std::optional<dialects::RenderedPrompt>> EngineSet::render(std::string_view model,

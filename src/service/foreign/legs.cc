@@ -101,7 +101,9 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
     }
     tried.push_back(prefill.engine->config.id);
     begin_legs(prefill, decode);
-    auto body = edited_body(*prefill.engine, dialects::nixl_prefill_edits(*body_, api_));
+    auto edits = dialects::nixl_prefill_edits(*body_, api_);
+    edits.insert(edits.end(), encoded_.begin(), encoded_.end());
+    auto body = edited_body(*prefill.engine, edits);
     if (!body) {
       error_ = std::move(body).error();
       co_return Try::kFailed;
@@ -113,7 +115,7 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
       // What the client got wrong is wrong everywhere.
       const bool again = error_.code != kInvalidArgument && context_.retries.take();
       actions = run.prefill_failed(context_.clock.now(), again);
-      if (error_.code == kInvalidArgument) co_return co_await decode_leg(decode, {});
+      if (error_.code == kInvalidArgument) co_return co_await decode_leg(decode, encoded_);
       continue;
     }
     reply = dialects::read_prefill_reply(*answer);
@@ -135,7 +137,7 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
   }
   if (!actions.empty() && actions.front() == PdAction::kSendDecodePlain) {
     cached_.reset();
-    co_return co_await decode_leg(decode, {});
+    co_return co_await decode_leg(decode, encoded_);
   }
   co_return Try::kFailed;
 }
@@ -164,7 +166,9 @@ Task<Result<Relay::Pairing>> Relay::pair_legs(const Place& prefill, const Place&
          co_await context_.engines.mooncake_engine(prefill.engine, prefill.rank.value_or(0)));
   const std::string transfer =
       fmt::format("xfer-{:016x}{:016x}", context_.rng.next_u64(), context_.rng.next_u64());
-  co_return Pairing{dialects::mooncake_prefill_edits(*body_, api_, transfer),
+  auto edits = dialects::mooncake_prefill_edits(*body_, api_, transfer);
+  edits.insert(edits.end(), encoded_.begin(), encoded_.end());
+  co_return Pairing{std::move(edits),
                     {dialects::mooncake_decode_edit({transfer, at.bootstrap_url(), id})}};
 }
 

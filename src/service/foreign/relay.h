@@ -17,6 +17,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -112,6 +113,13 @@ class Relay {
   Place pick_prefill(const Place& decode, std::span<const WorkerId> tried);
   std::size_t prompts() const;
   void begin_legs(const Place& prefill, const Place& decode);
+  // Media (encode.cc).
+  struct Encoding;
+  Task<Status> encode_media(const Engine& computes);
+  Task<void> encode_item(std::shared_ptr<Encoding> run, std::size_t index, std::string_view item);
+  Task<Result<std::string>> encode_on(Encoding& run, const Place& place, std::size_t index,
+                                      std::string_view item);
+  void cancel_encoding();
   Task<Try> relay_stream(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
   Task<Try> relay_whole(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
   Task<Try> refused(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
@@ -141,6 +149,8 @@ class Relay {
   std::optional<PromptName> prompt_;  // of a prompt that is looked for in caches
   Place computes_;                    // the prompt, and says how much of it was cached
   gateway::PlacementExplanation explanation_;
+  std::shared_ptr<Encoding> encoding_;    // under way
+  std::vector<dialects::Edit> encoded_;   // what came of it, for who computes the prompt
   UpstreamCall* call_ = nullptr;          // the one under way
   UpstreamCall* prefill_call_ = nullptr;  // beside it
   std::optional<Error> cut_error_;        // why the decode leg was cancelled
