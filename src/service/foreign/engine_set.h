@@ -112,6 +112,8 @@ struct Engine {
   std::vector<RankUse> use = std::vector<RankUse>(1);  // never shrinks
   bool removed = false;
   bool told_no_render = false;
+  bool told_no_blocks = false;
+  std::uint32_t context_length = 0;  // of a request, as it was started (llama.cpp); 0: not told
 };
 
 // Where a request goes.
@@ -225,6 +227,9 @@ class EngineSet {
   // leg has failed it may be another: forget_mooncake().
   Task<Result<std::string>> mooncake_engine(std::shared_ptr<Engine> engine, std::uint32_t rank);
   static void forget_mooncake(Engine& engine) { engine.mooncake_engines.clear(); }
+  // Says, once, that a prefill engine's replies name no blocks, so that all prompts are computed
+  // twice.
+  void tell_no_blocks(Engine& prefill);
   // Tells the engine to stop a request that nobody waits for any more, by its rid.
   void abort(std::shared_ptr<Engine> engine, const std::string& rid);
   // For operators (operate.cc): all engines as this shard sees them, and one action on one of them,

@@ -119,6 +119,7 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
       continue;
     }
     reply = dialects::read_prefill_reply(*answer);
+    if (!reply.params) context_.engines.tell_no_blocks(*prefill.engine);
     cached_ = reply.cached_tokens;
     if (reply.cached_told) observe(prefill, reply.cached_tokens, reply.prompt_tokens);
     computes_ = {};  // what decode calls cached came from here

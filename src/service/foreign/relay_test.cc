@@ -340,13 +340,19 @@ TEST_CASE("engines: probes find models and loads, old forms too; the lost is not
   rig.server(0).get["/metrics"] = {200, "vllm:num_requests_running{engine=\"1\"} 3\n"};
   rig.server(1).get["/get_load"] = {200, R"([{"dp_rank":0,"num_reqs":7,"num_waiting_reqs":2}])"};
   rig.server(2).get["/slots"] = {501, ""};
+  rig.server(2).get["/health"] = {500, ""};
+  rig.clock.advance(1100ms);
+  rig.server(2).get["/health"] = {200, ""};
+  rig.server(2).get["/props"] = {
+      200, R"({"default_generation_settings":{"n_ctx":2048},"total_slots":4})"};
   rig.server(2).get["/metrics"] = {200, "llamacpp:requests_processing 2\n"};
   rig.clock.advance(1100ms);
   CHECK(rig.set.engines()[0]->load() == 3);
   CHECK(rig.set.engines()[1]->load() == 7);
   CHECK(rig.set.engines()[2]->load() == 2);
   CHECK(rig.set.models() == std::vector<dialects::EngineModel>{{"m", 4096, ""}});
-  CHECK(rig.gateway.models().size() == 2);  // and the alias
+  CHECK(rig.gateway.models().size() == 2);                           // and the alias
+  CHECK(rig.set.engines()[2]->models.at(0).context_length == 2048);  // not what it was trained for
   CHECK(rig.told.size() == 3);
   for (auto* server : rig.servers)
     server->get.clear();
@@ -416,6 +422,7 @@ TEST_CASE("legs: vLLM, serial: one token there, its params here, nothing else of
     rig.ask(body);
     CHECK(decode.posts.back().body == body);
   }
+  CHECK(rig.told.back().contains("names no blocks in its replies"));
   // No prefill engine: said aloud, not done without.
   prefill.answers = {};
   CHECK(rig.ask(body).answered->status == 503);
