@@ -17,6 +17,7 @@ namespace penstock {
 namespace {
 
 constexpr auto kTurn = std::chrono::milliseconds(50);
+constexpr Duration kBeatMax = std::chrono::seconds(1);  // heartbeats come five times a second
 constexpr Bytes kConfigMax{1 << 20};
 
 control::EngineClientOptions client_options(const std::vector<Assignment>& workers) {
@@ -88,6 +89,7 @@ std::vector<RankExperts> ExpertLink::ask(Duration limit) {
                               worker.description.epoch,
                               rank,
                               worker.description.models[worker.loads[rank].model].name,
+                              {},
                               {}});
       asked->answered.push_back(false);
       const Status sent = state_->client.ask_experts(
@@ -104,6 +106,20 @@ std::vector<RankExperts> ExpertLink::ask(Duration limit) {
   for (std::size_t i = 0; i < asked->ranks.size(); ++i) {
     if (asked->answered[i] && asked->ranks[i].report.layers > 0) out.push_back(asked->ranks[i]);
   }
+  // What passes came to is said by heartbeats only: of the same map, or it is not heard in time.
+  state_->run(std::min(limit, kBeatMax), [&] {
+    return std::ranges::all_of(out, [&](RankExperts& rank) {
+      const auto workers = state_->client.workers();
+      const auto worker = std::ranges::find(workers, rank.worker,
+                                            [](const WorkerView& v) { return v.description.id; });
+      if (worker == workers.end() || worker->description.epoch != rank.epoch ||
+          rank.rank >= worker->experts.size() ||
+          worker->experts[rank.rank].map_version != rank.report.map.version)
+        return false;
+      rank.use = worker->experts[rank.rank];
+      return true;
+    });
+  });
   return out;
 }
 

@@ -28,6 +28,8 @@ struct RankExperts {
   std::uint32_t rank = 0;
   std::string model;
   ExpertReport report;
+  // Pass by pass since the report's map came, as last heard; no layers: it has said nothing yet.
+  ExpertUse use;
 };
 
 class ExpertLink {

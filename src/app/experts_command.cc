@@ -10,6 +10,7 @@
 #include <iostream>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "app/commands.h"
 #include "app/console.h"
@@ -68,6 +69,24 @@ std::span<const std::uint64_t> row(const std::vector<std::uint64_t>& all, std::s
   return std::span(all).subspan(layer * width, width);
 }
 
+// Most over mean of the expert ranks, pass by pass: of one layer, or of all of them together.
+// Nothing without a map, or when no pass has been heard of.
+std::optional<double> moe_lb(const RankExperts& rank, std::optional<std::uint32_t> layer = {}) {
+  const ExpertUse& use = rank.use;
+  if (rank.report.map.version == 0 || use.picks.size() != rank.report.layers) return std::nullopt;
+  double picks = 0;
+  double paced = 0;
+  for (std::uint32_t i = layer.value_or(0); i < (layer ? *layer + 1 : rank.report.layers); ++i) {
+    picks += static_cast<double>(use.picks[i]);
+    paced += static_cast<double>(use.paced[i]);
+  }
+  return picks > 0 ? std::optional(paced / picks) : std::nullopt;
+}
+
+json::value or_null(std::optional<double> number) {
+  return number ? json::value(*number) : json::value(nullptr);
+}
+
 std::string show_json(const std::vector<RankExperts>& ranks) {
   json::array out;
   for (const RankExperts& rank : ranks) {
@@ -85,6 +104,7 @@ std::string show_json(const std::vector<RankExperts>& ranks) {
         entry["slots"] = json::array(slots.begin(), slots.end());
         entry["rank_picks"] = json::array(loads.begin(), loads.end());
         entry["busiest_rank_over_mean"] = busiest_over_mean(loads);
+        entry["moe_lb"] = or_null(moe_lb(rank, layer));
       }
       layers.emplace_back(std::move(entry));
     }
@@ -95,6 +115,7 @@ std::string show_json(const std::vector<RankExperts>& ranks) {
                                   {"map_version", report.map.version},
                                   {"expert_ranks", report.map.ranks},
                                   {"slots_per_rank", report.map.slots_per_rank},
+                                  {"moe_lb", or_null(moe_lb(rank))},
                                   {"layers", std::move(layers)}});
   }
   return json::serialize(json::object{{"ranks", std::move(out)}});
@@ -111,18 +132,21 @@ std::string show_text(const std::vector<RankExperts>& ranks) {
                                         : fmt::format("map {} on {} expert ranks with {} slots",
                                                       map.version, map.ranks, map.slots_per_rank));
     std::vector<std::vector<std::string>> rows = {
-        {"layer", "picks", "busiest expert/mean", "busiest rank/mean"}};
+        {"layer", "picks", "busiest expert/mean", "busiest rank/mean", "moe_lb"}};
+    const auto number = [](std::optional<double> x) { return x ? fmt::format("{:.3f}", *x) : "-"; };
     for (std::uint32_t layer = 0; layer < report.layers; ++layer) {
       const auto picks = row(report.picks, layer, report.experts);
-      rows.push_back({fmt::to_string(report.first_layer + layer),
-                      fmt::to_string(std::accumulate(picks.begin(), picks.end(), std::uint64_t{0})),
-                      fmt::format("{:.3f}", busiest_over_mean(picks)),
-                      map.version == 0
-                          ? "-"
-                          : fmt::format("{:.3f}", busiest_over_mean(
-                                                      row(report.rank_picks, layer, map.ranks)))});
+      rows.push_back(
+          {fmt::to_string(report.first_layer + layer),
+           fmt::to_string(std::accumulate(picks.begin(), picks.end(), std::uint64_t{0})),
+           fmt::format("{:.3f}", busiest_over_mean(picks)),
+           map.version == 0
+               ? "-"
+               : fmt::format("{:.3f}", busiest_over_mean(row(report.rank_picks, layer, map.ranks))),
+           number(moe_lb(rank, layer))});
     }
-    out += table(rows, {true, true, true, true}) + "\n";
+    rows.push_back({"all", "", "", "", number(moe_lb(rank))});
+    out += table(rows, {true, true, true, true, true}) + "\n";
   }
   return out;
 }

@@ -55,7 +55,7 @@ Status store(Options& options, const OptionInfo& row, std::string_view text) {
                         [&](std::string O::* field) -> Status {
                           if (!automatic && text.find('\0') != std::string_view::npos)
                             return fail(ErrorCode::kInvalidArgument, "must not hold a zero byte");
-                          if (!text.empty()) TRY_STATUS(check_choice(row, text));
+                          if (!text.empty() && !automatic) TRY_STATUS(check_choice(row, text));
                           options.*field = automatic ? std::string() : std::string(text);
                           return {};
                         },
@@ -80,6 +80,7 @@ Status store(Options& options, const OptionInfo& row, std::string_view text) {
                           return {};
                         },
                         [&](Duration O::* field) -> Status {
+                          if (automatic) return options.*field = Duration(-1), Status{};
                           TRY(const auto value, parse_duration(text));
                           TRY_STATUS(check_range(row, static_cast<double>(value.count()), text));
                           options.*field = value;

@@ -39,11 +39,11 @@ struct OptionInfo {
   std::string_view flag;  // without the dashes
   std::string_view key;   // path in the file, "listen.port"; empty = flag only
   OptionField field;
-  Commands in;             // commands that take the flag
-  std::string_view shape;  // value in help: "N", "DIR"
-  std::string_view
-      fallback;    // default as text; "auto" = from the machine (0 or empty until resolved)
-  double minimum;  // numbers, bytes and nanoseconds; 0, 0 = no limits
+  Commands in;                // commands that take the flag
+  std::string_view shape;     // value in help: "N", "DIR"
+  std::string_view fallback;  // default as text; "auto" = from the machine or what is run (0,
+                              // empty, or for times negative, until resolved)
+  double minimum;             // numbers, bytes and nanoseconds; 0, 0 = no limits
   double maximum;
   std::string_view choices;  // "bf16|f32"; empty = any
   OptionForm form;

@@ -198,7 +198,7 @@ struct Options {
   Duration sim_disk_ttl{};
   std::uint32_t sim_zones = 0;
   std::vector<Assignment> sim_changes;
-  Duration sim_seconds{};
+  Duration sim_seconds{};  // negative: by what is run
   Duration sim_warmup{};
   std::uint32_t sim_seed = 0;
   std::string sim_html;
@@ -206,8 +206,11 @@ struct Options {
   double sim_first_token_ratio = 0;
   Duration sim_token_gap{};
   double sim_missed_share = 0;
-  std::uint32_t sim_jobs = 0;  // threads of a suite; 0: all cores
-  std::string sim_only;        // parts of a suite, by commas; empty: all
+  std::uint32_t sim_jobs = 0;           // threads of a suite; 0: all cores
+  std::string sim_only;                 // parts of a suite, by commas; empty: all
+  std::string sim_runs;                 // file of what a suite has run; empty: none
+  std::vector<Assignment> sim_tenants;  // NAME=SHARE[:WEIGHT[:PRIORITY]]
+  std::string sim_loads;                // "own" or "spread"
 
   // The planner of deployments, which takes the simulator's options too.
   double plan_gpu_price = 0;  // an hour

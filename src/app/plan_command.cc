@@ -177,7 +177,8 @@ std::string json_of(const sim::Plan& plan, const std::vector<ExpertSlots>& slots
 
 }  // namespace
 
-Result<int> run_plan(const Options& o) {
+Result<int> run_plan(const Options& options_given) {
+  const Options o = with_simulated_times(options_given);
   TRY(const auto profile, simulated_profile(o));
   sim::PlanOptions options;
   options.load = simulated_load(o);

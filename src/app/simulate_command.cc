@@ -7,13 +7,12 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <functional>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "app/commands.h"
 #include "app/console.h"
+#include "app/kept_runs.h"
 #include "app/simulate_inputs.h"
 #include "app/text_layout.h"
 #include "io/files/files.h"
@@ -135,18 +134,13 @@ Result<int> run_suite(const Options& o, const routing::Profile& profile,
       o.sim_jobs > 0 ? o.sim_jobs : std::max(1U, std::thread::hardware_concurrency());
   sim::LoadPlan plan = simulated_load(o);
   // No run twice: variants that change nothing are the default's own.
-  std::mutex mutex;
-  std::map<std::string, std::string> runs;
-  plan.memory = {.recall = [&](const std::string& key) -> std::optional<std::string> {
-                   const std::scoped_lock held(mutex);
-                   const auto found = runs.find(key);
-                   return found == runs.end() ? std::nullopt : std::optional(found->second);
-                 },
-                 .keep =
-                     [&](const std::string& key, const std::string& value) {
-                       const std::scoped_lock held(mutex);
-                       runs[key] = value;
-                     }};
+  std::string identity;
+  if (!o.sim_runs.empty()) {
+    TRY(identity, simulated_identity(o));
+  }
+  TRY(const auto runs, KeptRuns::open(o.sim_runs, identity));
+  if (runs->size() > 0) fmt::print(stderr, "{} runs are known from {}\n", runs->size(), o.sim_runs);
+  plan.memory = runs->memory();
   const sim::SuiteOptions suite{.plan = plan,
                                 .base = cluster,
                                 .with_variants = !o.sim_quick || !o.sim_only.empty(),
@@ -161,6 +155,7 @@ Result<int> run_suite(const Options& o, const routing::Profile& profile,
   auto result = sim::run_balance_suite(profile, trace, suite);
   end_progress(suite.plan);
   if (!result) return std::unexpected(std::move(result).error());
+  if (const Status written = runs->written(); !written) print_error(written.error());
   return print_data(o.json ? sim::to_json(*result) : suite_table(*result));
 }
 
@@ -176,7 +171,7 @@ Options quickly(Options o) {
 }  // namespace
 
 Result<int> run_simulate(const Options& options) {
-  const Options o = options.sim_quick ? quickly(options) : options;
+  const Options o = with_simulated_times(options.sim_quick ? quickly(options) : options);
   TRY(const auto profile, simulated_profile(o));
   const sim::LoadPlan plan = simulated_load(o);
   TRY(const auto trace, simulated_trace(o, plan.duration));

@@ -46,8 +46,9 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
       blocks_in_(trace),
       caches_(cache_tiers(options, Instant{} + std::chrono::microseconds(arrivals.back().at_us)),
               static_cast<std::size_t>(profile.prefill_pool.ranks) / prefill_group_),
-      prefill_reports_(options.gateways, static_cast<std::size_t>(profile.prefill_pool.ranks)),
-      decode_reports_(options.gateways, static_cast<std::size_t>(profile.decode_pool.ranks)),
+      prefill_reports_(options.gateways, static_cast<std::size_t>(profile.prefill_pool.ranks),
+                       options.front.order.useful_share),
+      decode_reports_(options.gateways, static_cast<std::size_t>(profile.decode_pool.ranks), 0),
       loads_(profile, trace.block_tokens, options.zones, options.loads_through_decode,
              decode_accepts_) {
   const auto number = [](RequestId id) { return static_cast<std::uint32_t>(id.value); };
@@ -151,6 +152,7 @@ Result<Report> Cluster::run() {
   report_.measured_seconds = routing::to_seconds(last - options_.warmup - Instant{});
   TRY_STATUS(plan_changes());
   next_arrival();
+  start_heartbeats();
   for (Instant t = Instant{} + options_.warmup; t <= last; t += std::chrono::seconds(1))
     queue_.call_at(t, [this] { sample(); });
   if (!queue_.run_until(last, options_.events_max) && !report_.stopped_early)
@@ -264,6 +266,7 @@ void Cluster::dispatch(std::size_t gateway) {
 }
 
 void Cluster::refuse(std::uint32_t id) {
+  ++ended_;
   if (measured(id)) {
     ++report_.refused;
     if (!report_.tenants.empty()) ++report_.tenants[requests_[id].tenant].refused;
@@ -355,7 +358,7 @@ bool Cluster::place_prefill(std::uint32_t id) {
   request.prefill_rank = *decision_.choice;
   request.quota = prefill_views_[request.prefill_rank].compute_seconds;
   prefill_reports_.placed(request.gateway, request.prefill_rank,
-                          {.seconds = request.quota, .requests_waiting = 1});
+                          {.seconds = request.quota, .requests_waiting = 1}, queue_.now());
   mark(Mark::kPlaced, id, request.prefill_rank);
   // What the gateway believed may be gone, or more may be there.
   const TierHit found = caches_.match(request.prefill_rank / prefill_group_, blocks_, queue_.now());

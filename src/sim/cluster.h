@@ -77,6 +77,9 @@ struct ClusterOptions {
   std::size_t gateways = 1;
   Duration report_lag{};
   double report_loss = 0;
+  // An engine with nothing to do repeats its report so often, so that a lost one is made good; a
+  // busy one reports at the end of each step. 0: it does not.
+  Duration heartbeat = std::chrono::milliseconds(200);
   Duration event_lag{};  // of the cache's events
   double event_loss = 0;
   // Decode hosts with spare bandwidth read hits from the store too, and pass them on.

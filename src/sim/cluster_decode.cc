@@ -30,7 +30,7 @@ bool Cluster::place_decode(std::uint32_t id) {
   const Load load{.requests_waiting = 1,
                   .kv_tokens = static_cast<double>(prompt_of(request)) + growth()};
   on_way_[request.decode_rank] += load;
-  decode_reports_.placed(request.gateway, request.decode_rank, load);
+  decode_reports_.placed(request.gateway, request.decode_rank, load, queue_.now());
   return true;
 }
 
@@ -61,6 +61,7 @@ void Cluster::hand_off(std::uint32_t id) {
 void Cluster::finished(std::uint32_t id) {
   RequestState& request = requests_[id];
   request.finished = true;
+  ++ended_;
   const auto output = static_cast<double>(trace_of(request).output_tokens);
   if (measured(id)) {
     ++report_.finished;

@@ -88,6 +88,8 @@ class Cluster {
   // cluster_watch.cc
   void report_prefill(std::size_t engine);
   void report_decode(std::size_t engine);
+  void start_heartbeats();
+  void beat(Pool pool, std::size_t engine);
   void send(RankReports& to, RankReports::Snapshot&& snapshot);
   void cache_event(std::uint32_t prefill_rank, std::vector<std::uint64_t>&& blocks);
   void sample();
@@ -166,6 +168,7 @@ class Cluster {
   std::vector<RequestId> expired_;       // scratch
   routing::Decision decision_;
   std::uint32_t next_ = 0;    // arrival
+  std::size_t ended_ = 0;     // finished or refused
   std::uint64_t missed_ = 0;  // measured arrivals that are late or refused
   std::uint64_t missed_max_ = 0;
   double expected_output_ = 256;  // until some have finished

@@ -4,6 +4,12 @@
 #include "sim/cluster_run.h"
 
 namespace penstock::sim {
+namespace {
+
+// With reports that never arrive, or no rank large enough, somebody may wait for ever.
+constexpr Duration kBeatsAfterLast = std::chrono::minutes(10);
+
+}  // namespace
 
 void Cluster::report_prefill(std::size_t engine) {
   if (options_.report_loss > 0 && loss_rng_.uniform() < options_.report_loss) return;
@@ -12,13 +18,15 @@ void Cluster::report_prefill(std::size_t engine) {
   for (std::size_t r = 0; r < prefill_group_; ++r) {
     const std::size_t rank = engine * prefill_group_ + r;
     snapshots.push_back(prefill_reports_.snapshot(
-        rank, {.seconds = prefill_[engine].outstanding_seconds(r) + loading_seconds_[rank],
-               .requests_waiting =
-                   static_cast<double>(prefill_[engine].waiting(r)) + loading_requests_[rank]}));
+        rank,
+        {.seconds = prefill_[engine].outstanding_seconds(r) + loading_seconds_[rank],
+         .requests_waiting =
+             static_cast<double>(prefill_[engine].waiting(r)) + loading_requests_[rank]},
+        queue_.now()));
   }
   const auto arrive = [this](std::vector<RankReports::Snapshot>& all) {
     for (RankReports::Snapshot& snapshot : all)
-      prefill_reports_.arrive(std::move(snapshot));
+      prefill_reports_.arrive(std::move(snapshot), queue_.now());
     if (options_.clairvoyant) return;
     // Whose turn it is first goes round, so that no gateway gets the best of all ranks.
     for (std::size_t g = 0; g < front_.size(); ++g)
@@ -41,17 +49,44 @@ void Cluster::report_decode(std::size_t engine) {
                .kv_tokens = static_cast<double>(decode_[engine].kv_tokens(r)) +
                             growth() * static_cast<double>(decode_[engine].running(r))};
     truth += on_way_[rank];
-    send(decode_reports_, decode_reports_.snapshot(rank, truth));
+    send(decode_reports_, decode_reports_.snapshot(rank, truth, queue_.now()));
   }
+}
+
+// Not all at once.
+void Cluster::start_heartbeats() {
+  if (options_.heartbeat <= Duration::zero()) return;
+  const std::size_t engines = prefill_.size() + decode_.size();
+  for (std::size_t i = 0; i < engines; ++i) {
+    const Pool pool = i < prefill_.size() ? Pool::kPrefill : Pool::kDecode;
+    const std::size_t engine = i < prefill_.size() ? i : i - prefill_.size();
+    queue_.call_at(Instant{} + options_.heartbeat * (i + 1) / engines,
+                   [this, pool, engine] { beat(pool, engine); });
+  }
+}
+
+// As long as somebody may be waiting for it.
+void Cluster::beat(Pool pool, std::size_t engine) {
+  const Instant last = Instant{} + std::chrono::microseconds(arrivals_.back().at_us);
+  if (ended_ == arrivals_.size() || queue_.now() > last + kBeatsAfterLast) return;
+  if (pool == Pool::kPrefill && prefill_up_[engine] && prefill_[engine].idle())
+    report_prefill(engine);
+  if (pool == Pool::kDecode && decode_up_[engine] && decode_[engine].idle()) {
+    report_decode(engine);
+    place_homeless();
+  }
+  queue_.call_at(queue_.now() + options_.heartbeat, [this, pool, engine] { beat(pool, engine); });
 }
 
 void Cluster::send(RankReports& to, RankReports::Snapshot&& snapshot) {
   if (options_.report_lag <= Duration::zero()) {
-    to.arrive(std::move(snapshot));
+    to.arrive(std::move(snapshot), queue_.now());
     return;
   }
   queue_.call_at(queue_.now() + options_.report_lag,
-                 [&to, kept = std::move(snapshot)]() mutable { to.arrive(std::move(kept)); });
+                 [this, &to, kept = std::move(snapshot)]() mutable {
+                   to.arrive(std::move(kept), queue_.now());
+                 });
 }
 
 // What is computed is announced; the announcement may be late or lost.

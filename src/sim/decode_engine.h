@@ -47,6 +47,7 @@ class DecodeEngine {
   // `context` tokens of KV are there; `left` tokens are to be generated (at least one).
   void push(std::size_t rank, RequestId id, std::int64_t context, std::int64_t left);
 
+  bool idle() const { return !stepping_; }
   std::int64_t running(std::size_t rank) const { return ranks_[rank].batch; }
   std::int64_t waiting(std::size_t rank) const {
     return static_cast<std::int64_t>(ranks_[rank].waiting.size());

@@ -12,6 +12,8 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/support/effort.h"
+
 namespace penstock::sim {
 namespace {
 
@@ -252,7 +254,7 @@ TEST_CASE("10,000 random instances: no policy serves what the bound forbids") {
     names.emplace_back(name);
   int met = 0;
   int forbidden = 0;
-  for (int round = 0; round < 10'000; ++round) {
+  for (int round = 0; round < rounds(10'000); ++round) {
     const auto group = static_cast<std::int64_t>(1 + rng.below(2));
     routing::Profile profile = tiny(group * static_cast<std::int64_t>(1 + rng.below(2)), group,
                                     static_cast<std::int64_t>(1 + rng.below(2)));

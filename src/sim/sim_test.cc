@@ -129,17 +129,40 @@ TEST_CASE("tiers: what host memory has, then disk, then the store") {
 // --- reports
 
 TEST_CASE("a gateway believes late reports plus what it has placed since") {
-  RankReports reports(2, 1);
-  reports.placed(0, 0, {.seconds = 5});
-  auto snapshot = reports.snapshot(0, {.seconds = 3});
-  reports.placed(0, 0, {.seconds = 1});
-  reports.placed(1, 0, {.seconds = 7});
-  reports.arrive(std::move(snapshot));
+  RankReports reports(2, 1, 0.8);
+  reports.placed(0, 0, {.seconds = 5}, at(0));
+  auto snapshot = reports.snapshot(0, {.seconds = 3}, at(1));
+  reports.placed(0, 0, {.seconds = 1}, at(1));
+  reports.placed(1, 0, {.seconds = 7}, at(1));
+  reports.arrive(std::move(snapshot), at(1));
   routing::RankView view;
   reports.fill(0, 0, view);
   CHECK(view.outstanding_seconds == doctest::Approx(4));
   reports.fill(1, 0, view);
   CHECK(view.outstanding_seconds == doctest::Approx(10));
+}
+
+TEST_CASE("a report that was on its way is brought up to date when it comes") {
+  RankReports reports(2, 1, 0.8);
+  routing::RankView view;
+  auto snapshot =
+      reports.snapshot(0, {.seconds = 0.4, .requests_waiting = 4, .kv_tokens = 100}, at(1));
+  reports.placed(0, 0, {.seconds = 0.2, .requests_waiting = 2, .kv_tokens = 10}, at(1.25));
+  auto later = reports.snapshot(0, {.seconds = 0.4}, at(1.3));
+  reports.arrive(std::move(snapshot), at(1.5));
+  reports.fill(0, 0, view);  // 0.4 s of work, and as much as can be done in half a second
+  CHECK(view.outstanding_seconds == doctest::Approx(0.2));
+  CHECK(view.waiting == 2);
+  CHECK(view.kv_tokens == 110);
+  reports.fill(1, 0, view);  // which does not know of the 0.2 s
+  CHECK(view.outstanding_seconds == 0);
+  CHECK(view.waiting == 0);
+  CHECK(view.kv_tokens == 100);
+  // An idle rank works off nothing before it is given something.
+  reports.placed(1, 0, {.seconds = 1}, at(1.75));
+  reports.arrive(std::move(later), at(1.8));
+  reports.fill(1, 0, view);
+  CHECK(view.outstanding_seconds == doctest::Approx(0.04 + 1 - 0.8 * 0.05));
 }
 
 // --- engines
@@ -434,6 +457,41 @@ TEST_CASE("engines fail, leave and come back: everyone ends once, with one diges
     }
   CHECK(!simulate(profile, trace, arrivals,
                   {.changes = {{seconds(1), Pool::kDecode, 9, ChangeKind::kFail}}}));
+}
+
+TEST_CASE("half a second of lag costs little: ranks are given more before they run dry") {
+  const evaluate::Trace trace = conversations(3000);
+  const auto arrivals = evaluate::scale(trace, {.copies = 0.55});
+  ClusterOptions options{.warmup = seconds(5)};
+  const auto now = simulate(small(), trace, arrivals, options);
+  options.report_lag = options.event_lag = milliseconds(500);
+  const auto late = simulate(small(), trace, arrivals, options);
+  REQUIRE(now);
+  REQUIRE(late);
+  MESSAGE("in time: " << now->first_in_time_share() << ", with lag "
+                      << late->first_in_time_share());
+  CHECK(now->first_in_time_share() > 0.99);
+  CHECK(late->first_in_time_share() > 0.98);
+}
+
+TEST_CASE("a lost report is made good: an idle rank is not busy for ever") {
+  const evaluate::Trace trace = conversations(3000);
+  const auto arrivals = evaluate::scale(trace, {.copies = 0.55});
+  ClusterOptions options{.report_loss = 0.4, .warmup = seconds(5)};
+  const auto report = simulate(small(), trace, arrivals, options);
+  REQUIRE(report);
+  CHECK(report->finished == report->arrivals);
+  CHECK(report->first_in_time_share() > 0.99);
+  options.heartbeat = {};
+  const auto silent = simulate(small(), trace, arrivals, options);
+  REQUIRE(silent);
+  CHECK(silent->unfinished > 0);
+  // Nobody ever says anything: what was placed at first is all, and the run ends all the same.
+  options.heartbeat = milliseconds(200);
+  options.report_loss = 1;
+  const auto deaf = simulate(small(), trace, arrivals, options);
+  REQUIRE(deaf);
+  CHECK(deaf->unfinished > 0);
 }
 
 TEST_CASE("stopping early says no exactly when the whole run does") {

@@ -172,9 +172,11 @@ Status measure(const Profile& profile, const evaluate::Trace& trace, const Suite
 
 Status measure_variant(const Profile& profile, const evaluate::Trace& trace,
                        const SuiteOptions& options, const Variant& variant,
-                       std::size_t distinct_blocks, Yardstick against, const PolicyResult* first,
-                       PolicyResult& result) {
+                       const std::string& policy, std::size_t distinct_blocks, Yardstick against,
+                       const PolicyResult* first, PolicyResult& result) {
   Conditions conditions{profile, options.base, distinct_blocks};
+  if (!policy.empty())
+    conditions.cluster.prefill_policy = conditions.cluster.decode_policy = policy;
   variant.apply(conditions);
   double expected = first == nullptr ? 0 : first->copies;
   if (variant.other_bound) {
@@ -211,6 +213,17 @@ std::size_t distinct_blocks_of(const evaluate::Trace& trace,
   return all.size();
 }
 
+// VARIANT and, when it is under a variant's conditions, POLICY.
+std::pair<std::string_view, std::string_view> split_part(std::string_view name) {
+  const std::size_t slash = std::min(name.find('/'), name.size());
+  return {name.substr(0, slash), name.substr(std::min(slash + 1, name.size()))};
+}
+
+const Variant* variant_of(std::string_view name) {
+  const auto* found = std::ranges::find(kVariants, name, &Variant::name);
+  return found == std::end(kVariants) ? nullptr : found;
+}
+
 // Names of all parts, or those of `only`.
 Result<std::vector<std::string>> parts_of(const SuiteOptions& options) {
   std::vector<std::string> all{"default"};
@@ -218,22 +231,30 @@ Result<std::vector<std::string>> parts_of(const SuiteOptions& options) {
     if (options.policies.empty() ||
         std::ranges::find(options.policies, name) != options.policies.end())
       all.emplace_back(name);
+  all.emplace_back(kClairvoyant);
   if (options.with_variants) {
     for (const Variant& variant : kVariants)
       all.emplace_back(variant.name);
     all.emplace_back(kAffinityScene);
     all.emplace_back(kLongPromptScene);
   }
-  for (const std::string& name : options.only)
-    if (std::ranges::find(all, name) == all.end())
+  if (options.only.empty()) return all;
+  std::vector<std::string> chosen;
+  for (const std::string& name : all)
+    if (std::ranges::find(options.only, name) != options.only.end()) chosen.push_back(name);
+  for (const std::string& name : options.only) {
+    if (std::ranges::find(all, name) != all.end()) continue;
+    const auto [variant, policy] = split_part(name);
+    const auto& known = routing::policy_names();
+    if (!options.with_variants || variant_of(variant) == nullptr ||
+        std::ranges::find(known, policy) == known.end())
       return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("the suite has no part {}; there are {}", name, fmt::join(all, ", ")),
+                  fmt::format("the suite has no part {}; there are {}, and VARIANT/POLICY", name,
+                              fmt::join(all, ", ")),
                   "only");
-  if (!options.only.empty())
-    std::erase_if(all, [&](const std::string& name) {
-      return std::ranges::find(options.only, name) == options.only.end();
-    });
-  return all;
+    if (std::ranges::find(chosen, name) == chosen.end()) chosen.push_back(name);
+  }
+  return chosen;
 }
 
 }  // namespace
@@ -295,20 +316,31 @@ Result<SuiteResult> run_balance_suite(const Profile& profile, const evaluate::Tr
   // before them: searches of the others begin at what it came to.
   std::vector<std::function<void()>> first_work;
   std::vector<std::function<void()>> work;
-  std::vector<Status> outcomes(parts.size() + 1);
+  std::vector<Status> outcomes(parts.size());
   result.policies.reserve(parts.size());
   result.variants.reserve(parts.size());
   const PolicyResult* first = nullptr;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::string& name = parts[i];
-    const auto* variant = std::ranges::find(kVariants, name, &Variant::name);
+    const auto [variant_name, under_it] = split_part(name);
     Status& outcome = outcomes[i];
-    if (variant != std::end(kVariants)) {
+    if (const Variant* variant = variant_of(variant_name)) {
       PolicyResult& into = result.variants.emplace_back();
       into.policy = name;
-      work.push_back([&, variant] {
-        outcome =
-            measure_variant(profile, trace, options, *variant, distinct, against, first, into);
+      work.push_back([&, variant, policy = std::string(under_it)] {
+        outcome = measure_variant(profile, trace, options, *variant, policy, distinct, against,
+                                  first, into);
+      });
+    } else if (name == kClairvoyant) {
+      first_work.push_back([&] {
+        auto best =
+            clairvoyant_load(profile, trace, options.plan, options.base.slo, result.bound_copies);
+        if (!best) {
+          outcome = std::unexpected(std::move(best).error());
+          return;
+        }
+        result.clairvoyant_copies = *best;
+        if (options.done) options.done(kClairvoyant, *best / std::max(result.bound_copies, 1e-9));
       });
     } else if (name == kAffinityScene) {
       result.affinity.emplace().copies = 0.7 * result.bound_copies;
@@ -329,15 +361,6 @@ Result<SuiteResult> run_balance_suite(const Profile& profile, const evaluate::Tr
       });
     }
   }
-  if (options.with_clairvoyant && options.only.empty())
-    first_work.push_back([&] {
-      auto best =
-          clairvoyant_load(profile, trace, options.plan, options.base.slo, result.bound_copies);
-      if (best)
-        result.clairvoyant_copies = *best;
-      else
-        outcomes.back() = std::unexpected(std::move(best).error());
-    });
   const auto run_all = [&](const std::vector<std::function<void()>>& all) {
     if (options.run_all) return options.run_all(all);
     for (const auto& piece : all)

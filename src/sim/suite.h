@@ -30,11 +30,11 @@ namespace penstock::sim {
 
 struct SuiteOptions {
   LoadPlan plan;
-  ClusterOptions base;  // cache, gateways, lag and so on, for all policies
-  bool with_clairvoyant = true;
+  ClusterOptions base;                     // cache, gateways, lag and so on, for all policies
   bool with_variants = false;              // and scenes
   std::vector<std::string> policies = {};  // beside the default; empty: all
-  // Only these policies, variants and scenes; empty: all. kInvalidArgument for unknown ones.
+  // Only these policies, variants and scenes; empty: all. An alternative under a variant's
+  // conditions is VARIANT/POLICY, which is named or not run. kInvalidArgument for unknown ones.
   std::vector<std::string> only = {};
   // Runs all pieces of work, in any order; empty: one after the other.
   std::function<void(const std::vector<std::function<void()>>&)> run_all = {};
@@ -42,11 +42,12 @@ struct SuiteOptions {
 };
 
 std::vector<std::string_view> suite_variants();
+inline constexpr std::string_view kClairvoyant = "clairvoyant";
 inline constexpr std::string_view kAffinityScene = "affinity";
 inline constexpr std::string_view kLongPromptScene = "long-prompt";
 
 struct PolicyResult {
-  std::string policy;      // or the variant
+  std::string policy;      // or the variant, or VARIANT/POLICY
   bool queue = false;      // with the queue in front
   double ahead_steps = 0;  // when there is one
   double copies = 0;

@@ -102,6 +102,18 @@ TEST_CASE("parts of the suite: in any order, at once, with one digest") {
   const auto backwards = run_balance_suite(four_and_four(), trace, options);
   REQUIRE(backwards);
   CHECK(to_json(*backwards) == to_json(*result));
+  // An alternative under a variant's conditions, and the clairvoyant schedule, by their names.
+  options.only = {"gateways-4", "gateways-4/random", "clairvoyant"};
+  const auto beside = run_balance_suite(four_and_four(), trace, options);
+  REQUIRE(beside);
+  REQUIRE(beside->variants.size() == 2);
+  CHECK(beside->variants[0].copies == result->variants[1].copies);
+  CHECK(beside->variants[1].policy == "gateways-4/random");
+  CHECK(beside->variants[1].figures.digest != beside->variants[0].figures.digest);
+  CHECK(beside->clairvoyant_copies > 0);
+  CHECK(result->clairvoyant_copies == 0);
+  options.only = {"gateways-4/chance"};
+  CHECK(!run_balance_suite(four_and_four(), trace, options));
   options.only = {"cache-11%"};
   const auto unknown = run_balance_suite(four_and_four(), trace, options);
   REQUIRE(!unknown);

@@ -728,6 +728,14 @@ class Experts(unittest.TestCase):
             layer = ranks[0]["layers"][0]
             self.assertEqual(len(layer["rank_picks"]), 4)
             self.assertEqual(set(layer["slots"]), set(range(len(layer["picks"]))))
+            # Pass by pass: the gateway's metric of late, and of each layer since the map came.
+            wait_for(lambda: self.answers(server) == expected and
+                     server.metric("penstock_worker_moe_lb") >= 1, "a window of passes")
+            ranks = wait_for(lambda: self.answers(server) == expected and
+                             [rank for rank in self.show(server) if rank["moe_lb"]], "passes under a map")
+            for layer in ranks[0]["layers"]:
+                self.assertLessEqual(1, layer["moe_lb"])
+                self.assertLessEqual(layer["moe_lb"], 4)
             self.assertGreater(server.metric("penstock_expert_maps_pushed_total"), 1)
             self.assertNotIn("did not take", server.log())
             # A worker that was restarted is given the map again.
