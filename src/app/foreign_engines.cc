@@ -105,7 +105,9 @@ Result<ForeignEngine> parse_engine(std::string_view word) {
     } else if (name == "connector") {
       return bad(word, "a connector is nixl, which it is without this, or mooncake");
     } else if (name == "role") {
-      return bad(word, "a role is prefill, decode or encode; without one an engine does all");
+      return bad(
+          word,
+          "a role is prefill or decode (of vLLM also encode); without one an engine does all");
     } else {
       return bad(word,
                  fmt::format("\"{}\" is not known; there are key-file, name, role, connector, "
