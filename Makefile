@@ -69,10 +69,10 @@ faults:
 	tests/faults/pd_faults.py --binary build/release/penstock --worker-binary build/release/tests/faults/pd_worker \
 	  --minutes $(MINUTES)
 
-# The cluster tier's store on a real Ceph, brought up for it: about ten minutes, 2.3 GB of memory.
+# The cluster tier's store on a real Ceph, brought up for it: about twelve minutes, 2.5 GB of memory.
 test-ceph:
 	tools/install_packages.sh ceph
-	tools/build.sh release store_load io_rados_test
+	tools/build.sh release penstock store_load io_rados_test
 	tests/cluster/ceph_test.py
 
 test-sdks: build

@@ -5,7 +5,8 @@ usage: ceph_test.py [--build build/release] [--dir build/ceph-test] [--keep] [--
 
 Brings up a cluster of 12 OSDs with cephx (tools/ceph_dev.sh), makes a key of least rights and runs
 the scenes below as that user; takes the cluster down again unless --keep. `store_load` reads extents
-at half of the bandwidth that was measured, checks every byte, and tells what missed and when.
+at half of the bandwidth that was measured, checks every byte, and tells what missed and when. The
+scenes with hosts start services, in network namespaces where this may be (hosts.py).
 Exit status 1: a scene failed. Prints stall lengths and rates.
 """
 import argparse
@@ -17,7 +18,10 @@ import sys
 import threading
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import hosts
+from hosts import Failed, check
+
+ROOT = hosts.ROOT
 GRACE = 6.0          # osd heartbeat grace of the cluster
 STALL_KILL = 5.0     # after SIGKILL
 STALL_STOP = GRACE + 5.0
@@ -29,18 +33,10 @@ CAPS = ["mon", "allow r", "osd",
         "allow rwx pool=penstock-extents namespace=penstock*, allow rwx pool=penstock-small namespace=penstock*"]
 
 
-class Failed(Exception):
-    pass
-
-
-def check(good, what):
-    if not good:
-        raise Failed(what)
-
-
 class Cluster:
-    def __init__(self, folder):
+    def __init__(self, folder, address):
         self.folder = folder
+        self.address = address
         self.conf = os.path.join(folder, "ceph.conf")
         self.keyring = os.path.join(folder, "penstock.keyring")
         self.user = "client.penstock"
@@ -55,7 +51,7 @@ class Cluster:
         return self.run("ceph", *words, limit=120)
 
     def up(self):
-        self.run("up", "--auth")
+        self.run("up", "--auth", "--address", self.address)
         with open(self.keyring, "w", encoding="utf-8") as file:
             os.chmod(self.keyring, 0o600)
             file.write(self.ceph("auth", "get-or-create", self.user, *CAPS))
@@ -72,6 +68,10 @@ class Cluster:
     def wait_healthy(self):
         self.wait("all placement groups active+clean", 180,
                   lambda: set(self.states()) == {"active+clean"})
+
+    def store(self, name_space):
+        """For --cluster-store."""
+        return f"rados:{self.conf},user={self.user},keyring={self.keyring},namespace={name_space}"
 
     def as_user(self):
         return ["--conf", self.conf, "--user", self.user, "--keyring", self.keyring]
@@ -148,10 +148,13 @@ def stall(lines):
 
 class Test:
     def __init__(self, options):
-        self.cluster = Cluster(os.path.abspath(options.dir))
+        self.network = hosts.Network(["a", "b", "c"] if not options.keep else [])
+        self.cluster = Cluster(os.path.abspath(options.dir), self.network.address)
+        self.binary = os.path.join(options.build, "penstock")
         self.load_binary = os.path.join(options.build, "tests/cluster/store_load")
         self.contract_binary = os.path.join(options.build, "src/io/rados/io_rados_test")
         self.rate = None
+        self.has_extents = False
 
     # --- scenes, in this order ---
 
@@ -182,6 +185,7 @@ class Test:
 
     def bandwidth(self):
         """Written, read back; against `rados bench` on the same pool and object size in the same run."""
+        self.need_extents()
         rates = {"write": [], "read": [], "rados write": [], "rados read": []}
         for turn in (1, 2):  # alternating, as the machine's other load changes
             rates["rados write"].append(self.rados_bench("write", "-b", str(EXTENT_BYTES), "--no-cleanup"))
@@ -193,8 +197,134 @@ class Test:
             ours, theirs = max(rates[what]), max(rates["rados " + what])
             print(f"{what}: {ours:.0f} MiB/s; rados bench {theirs:.0f}; ratio {ours / theirs:.2f}")
 
+    def bench(self):
+        """`penstock bench kv --tier cluster` on this cluster: the whole tier against `rados bench`, and first tokens."""
+        done = subprocess.run([self.binary, "bench", "kv", "--tier", "cluster", "--quick", "--json", "--cluster-store",
+                               self.cluster.store("penstock")], stdout=subprocess.PIPE, timeout=240, text=True, check=True)
+        figures = json.loads(done.stdout)["figures"]
+        for figure in figures:
+            check("skipped" not in figure, f"{figure['name']}: {figure.get('skipped')}")
+            print(f"{figure['name']}: {figure['value']:.4g} {figure['unit']}; {figure['baseline_name']} {figure['baseline']:.4g}; "
+                  f"ratio {figure['ratio']:.2f} (aim {figure['aim']})")
+        check(len(figures) == 5, f"{len(figures)} figures")
+
+    # --- scenes with hosts ---
+
+    def host(self, name, *more):
+        """A service whose memory and disk nobody else has; all share one store and one secret."""
+        secret = os.path.join(self.cluster.folder, "kv.secret")
+        if not os.path.exists(secret):
+            with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+                file.write("5a" * 32 + "\n")
+        # What a stall costs is measured in the store's terms; a loaded machine is to make no miss of its own.
+        return hosts.Host(self.network.namespaces[name], "--kv-secret-file", secret, "--kv-fetch-time", "10s",
+                          "--cluster-fetch-limit", "2s", "--cluster-store", self.cluster.store("penstock-hosts"), *more)
+
+    def two_hosts(self):
+        """What A computed B hits; A is killed and B still hits, also when an object is damaged by hand."""
+        prompts = [hosts.prompt(seed) for seed in range(1, 5)]
+        cold, hit = [], []
+        with self.host("a") as a, self.host("b") as b:
+            a.wait_connected()
+            b.wait_connected()
+            a.first_token(hosts.prompt(99))  # warm, both
+            b.first_token(hosts.prompt(98))
+            for text in prompts[:3]:
+                cold.append(a.first_token(text)[0])
+            answers = [a.ask(text)[0] for text in prompts]
+            stored = [hosts.prompt(99), *prompts]
+            a.wait_stored(sum(hosts.whole_blocks(answers[0]) // 64 for _ in stored) - len(stored))
+            for text, answer in zip(prompts[:3], answers):
+                seconds, cached = b.first_token(text)
+                hit.append(seconds)
+                check(cached == hosts.whole_blocks(answer), f"only {cached} tokens were hits on B")
+                again, _, request = b.ask(text)
+                check(again == answer, "B answers otherwise")
+                check(hosts.from_cluster(b, request) == 0, "B asks the cluster for what it has")
+            a.kill()
+            answer, cached, request = b.ask(prompts[3])
+            check(answer == answers[3], "B answers otherwise after A's death")
+            check(cached == hosts.whole_blocks(answer), f"after A's death only {cached} tokens were hits")
+            blocks = hosts.from_cluster(b, request)
+            check(blocks == cached // 64, f"of {cached // 64} blocks {blocks} came from the cluster")
+            print(f"A killed: B hits {cached} of {answer[1]} tokens from the cluster")
+        cold, hit = sorted(cold)[1], sorted(hit)[1]
+        print(f"first token of {answers[0][1]} tokens: cold {1e3 * cold:.0f} ms, from the cluster on a host that never saw them "
+              f"{1e3 * hit:.0f} ms: {cold / hit:.1f} x")
+        check(cold / hit >= 5, "not five times as fast")
+        self.damage(prompts[:2], answers)
+
+    def damage(self, prompts, answers):
+        """One bit of each block of the small pool, by hand: misses, told as corrupt, and the same answers."""
+        def rados(*words):
+            return subprocess.run(["rados", "-c", self.cluster.conf, "-n", self.cluster.user, "--keyring", self.cluster.keyring,
+                                   "-p", "penstock-small", "-N", "penstock-hosts", *words], check=True, timeout=60,
+                                  stdout=subprocess.PIPE, text=True).stdout
+        junk = os.path.join(self.cluster.folder, "junk")
+        names = [name for name in rados("ls").split() if name.endswith(".h1")][:40]
+        check(names, "no blocks are in the small pool")
+        for name in names:
+            rados("get", name, junk)
+            with open(junk, "r+b") as file:
+                file.seek(os.path.getsize(junk) * 2 // 3)
+                byte = file.read(1)
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte[0] ^ 1]))
+            rados("put", name, junk)
+        with self.host("c") as c:
+            c.wait_connected()
+            lost = 0
+            for text, answer in zip(prompts, answers):
+                got, cached, _ = c.ask(text)
+                check(got == answer, "another answer than before the damage")
+                lost += hosts.whole_blocks(answer) - cached
+            print(f"{len(names)} objects damaged by hand: {c.cluster()['corrupt']} found, {lost} tokens computed again, same answers")
+            check(c.cluster()["corrupt"] > 0 and lost > 0, "the damage was not seen")
+
+    def answers(self):
+        """A host that has to load all from the cluster, while two OSDs die under half of the bandwidth."""
+        # More than its memory and the tier's buffers (64 MiB) hold, and no disk: each prompt comes from the cluster each time.
+        texts = [hosts.prompt(number) for number in range(20, 46)]
+        with self.host("a") as a:
+            a.wait_connected()
+            references = [(text, a.ask(text)[0]) for text in texts]
+            a.wait_stored(sum(hosts.whole_blocks(answer) // 64 for _, answer in references))
+            memory = a.cluster()["written_block_bytes"] * 3 // len(texts)  # three of them
+        with self.host("b", "--kv-disk", "off", "--kv-host-memory", str(memory)) as b:
+            b.wait_connected()
+            load = self.reading(60)
+            witness = hosts.Witness(b, references)
+            try:
+                began = time.monotonic()
+                witness.wait_hit(began, 30)
+                for osd in (5, 10):
+                    killed = time.monotonic()
+                    self.cluster.run("kill", osd)
+                    back = witness.wait_hit(killed + 0.5, 30)
+                    print(f"kill of osd.{osd}: whole hits again {back + 0.5:.1f} s later")
+                settled = time.monotonic()
+                time.sleep(8)
+            finally:
+                witness.end()
+            load.end(120)
+            late = [one for one in witness.since(settled)]
+            check(late and all(share == 1 for _, _, share in late), f"after the stalls not all are hits: {late}")
+            partly = sum(1 for one in witness.asked if one[2] < 1)
+            stat = b.cluster()
+            print(f"{len(witness.asked)} prompts asked, {partly} not whole hits, all answers the reference's; "
+                  f"{stat['extents_read']} extents and {stat['singles_read']} single blocks read, the longest took "
+                  f"{max(took for _, took, _ in witness.asked):.1f} s")
+            check(2 * stat["extents_read"] > len(witness.asked), "the prompts came from memory")
+        self.cluster.run("start", 5, 10)
+        self.cluster.wait_healthy()
+
     def write_extents(self):
         Load(self, "write", "--deadline-ms", 20000, "--depth", 8).end(180)
+
+    def need_extents(self):
+        if not self.has_extents:
+            self.write_extents()
+        self.has_extents = True
 
     def measure(self, what, *options):
         begin = time.monotonic()
@@ -215,6 +345,7 @@ class Test:
         return float(line.split(":")[1])
 
     def reading(self, seconds, *options):
+        self.need_extents()
         if self.rate is None:  # measured anew in each scene: other load on the machine changes
             self.rate = self.measure("read", "--deadline-ms", 20000, "--depth", 16, "--seconds", 6) / 2
         return Load(self, "read", "--rate", f"{self.rate:.1f}", "--depth", 8, "--seconds", seconds, *options)
@@ -367,7 +498,8 @@ class Test:
         print(f"written again: hits {total(load.lines, 'hits')}")
 
 
-SCENES = ["contract", "least_rights", "bandwidth", "killed", "stopped", "third", "monitor", "full", "corrupt"]
+SCENES = ["contract", "least_rights", "bandwidth", "bench", "two_hosts", "answers", "killed", "stopped", "third", "monitor", "full",
+          "corrupt"]
 
 
 def main():
@@ -378,12 +510,14 @@ def main():
     parser.add_argument("--scene", action="append", choices=SCENES)
     options = parser.parse_args()
     os.chdir(ROOT)
+    if not options.keep:
+        hosts.isolate()
+    hosts.e2e.BINARY = os.path.abspath(os.path.join(options.build, "penstock"))
     test = Test(options)
     began = time.monotonic()
     failed = []
     try:
         test.cluster.up()
-        test.write_extents()
         print(f"cluster: {time.monotonic() - began:.0f} s", flush=True)
         for name in options.scene or SCENES:
             scene = getattr(test, name)
@@ -393,13 +527,14 @@ def main():
             try:
                 scene()
                 print(f"    {time.monotonic() - since:.0f} s", flush=True)
-            except (Failed, subprocess.SubprocessError, StopIteration) as error:
+            except (Failed, AssertionError, OSError, subprocess.SubprocessError, StopIteration) as error:
                 failed.append(name)
                 print(f"FAILED {name}: {error}", flush=True)
                 break  # the cluster is not what the next scene wants
     finally:
         if not options.keep:
             test.cluster.run("down")
+            test.network.close()
     print(f"{'failed: ' + ', '.join(failed) if failed else 'all good'}, {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
 
