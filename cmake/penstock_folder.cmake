@@ -3,8 +3,9 @@
 # Sources are the folder's *.cc; files ending in _test.cc go to the test executable
 # `NAME_test` (doctest, registered with ctest), files ending in _fuzz.cc become libFuzzer
 # executables when PENSTOCK_FUZZERS is on. The test executable links the library, the test
-# support and nothing else; extra libraries for it come after the word TEST. OPTIMISED_TESTS: its
-# tests compute so much themselves that they are compiled as the library is.
+# support and nothing else; extra libraries for it come after the word TEST. COMPUTES: its tests
+# wait for its arithmetic, so it is optimised under sanitizers too. OPTIMISED_TESTS: its tests
+# compute so much themselves that they are compiled as the library is.
 
 set(PENSTOCK_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror)
 
@@ -41,17 +42,28 @@ if(PENSTOCK_FUZZERS)
   list(APPEND PENSTOCK_TEST_OPTIONS -fno-sanitize=fuzzer-no-link)
 endif()
 
+# Under sanitizers an optimised source takes a compiler twice as long as a plain one, and most of
+# the tests wait for threads and sockets.
+set(PENSTOCK_SOURCE_OPTIONS "")
+if(PENSTOCK_SANITIZE)
+  set(PENSTOCK_SOURCE_OPTIONS -O0)
+endif()
+
 if(PENSTOCK_PRECOMPILED)
-  add_library(source_headers OBJECT ${CMAKE_SOURCE_DIR}/cmake/precompiled.cc)
-  target_link_libraries(source_headers PRIVATE penstock_options fmt::fmt Boost::json)
-  target_precompile_headers(source_headers PRIVATE ${CMAKE_SOURCE_DIR}/cmake/source_headers.h)
+  foreach(headers source_headers optimised_headers)
+    add_library(${headers} OBJECT EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/cmake/precompiled.cc)
+    target_link_libraries(${headers} PRIVATE penstock_options fmt::fmt Boost::json)
+    target_precompile_headers(${headers} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/source_headers.h)
+  endforeach()
+  target_compile_options(source_headers PRIVATE ${PENSTOCK_SOURCE_OPTIONS})
   add_executable(test_headers EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/cmake/precompiled.cc)
   target_link_libraries(test_headers PRIVATE test_main penstock_options fmt::fmt Boost::json)
   target_compile_options(test_headers PRIVATE ${PENSTOCK_TEST_OPTIONS})
   target_precompile_headers(test_headers PRIVATE ${CMAKE_SOURCE_DIR}/cmake/test_headers.h)
 endif()
 
-# penstock_precompiled(TARGET HEADERS): TARGET's sources begin with the precompiled HEADERS, source_headers or test_headers.
+# penstock_precompiled(TARGET HEADERS): TARGET's sources begin with the precompiled HEADERS:
+# source_headers, optimised_headers or test_headers.
 function(penstock_precompiled TARGET HEADERS)
   if(PENSTOCK_PRECOMPILED)
     target_precompile_headers(${TARGET} REUSE_FROM ${HEADERS})
@@ -63,7 +75,7 @@ add_custom_target(unit_tests)
 add_custom_target(fuzzers)
 
 function(penstock_folder NAME)
-  cmake_parse_arguments(ARG "OPTIMISED_TESTS" "" "DEPS;TEST" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTES;OPTIMISED_TESTS" "" "DEPS;TEST" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   set(tests ${sources})
   set(fuzzers ${sources})
@@ -74,7 +86,12 @@ function(penstock_folder NAME)
   if(sources)
     add_library(${NAME} STATIC ${sources})
     target_link_libraries(${NAME} PUBLIC penstock_options ${ARG_DEPS})
-    penstock_precompiled(${NAME} source_headers)
+    if(ARG_COMPUTES)
+      penstock_precompiled(${NAME} optimised_headers)
+    else()
+      target_compile_options(${NAME} PRIVATE ${PENSTOCK_SOURCE_OPTIONS})
+      penstock_precompiled(${NAME} source_headers)
+    endif()
   else()
     add_library(${NAME} INTERFACE)
     target_link_libraries(${NAME} INTERFACE penstock_options ${ARG_DEPS})

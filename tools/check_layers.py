@@ -5,6 +5,9 @@ A line is `FOLDER: NAME...`: folders of src/ (also `bench`, `proto`) and groups 
 headers in angle brackets, defined by lines `<GROUP> PREFIX...`. Standard and system headers are
 free, except those listed under `<clocks-threads-files>`, which a folder must be allowed by name.
 Tests (*_test.cc) may also include what the line `tests:` allows.
+
+Also: one name, one class. Two classes of one name in one namespace are taken for each other's by the
+linker, which no compiler tells.
 """
 import pathlib
 import re
@@ -13,6 +16,24 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
+
+SCOPE = re.compile(r'^(?:namespace ?([\w:]*) ?\{|(\}  // namespace)|(?:class|struct) (\w+)(?: final)?(?: ?: [^;{]*)? ?\{)')
+
+
+def classes_of(text):
+    """Full names of the classes that a file defines for all the program."""
+    scopes, names = [], []
+    for line in text.splitlines():
+        if not (match := SCOPE.match(line)):
+            continue
+        opened, closed, name = match.groups()
+        if opened is not None:
+            scopes.append(opened)
+        elif closed:
+            scopes.pop()
+        elif "" not in scopes:  # that is the nameless one
+            names.append("::".join([*scopes, name]))
+    return names
 
 
 def read_rules():
@@ -52,6 +73,7 @@ def main():
     files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.h", "*.cc", "*.inc"],
                            cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     checked = 0
+    defined = {}
     for file in files:
         path = file.removeprefix("src/")
         folder = folder_of(path, rules)
@@ -63,6 +85,10 @@ def main():
         allowed = set(rules[folder]) | (set(rules.get("tests", [])) if is_test else set())
         checked += 1
         text = (ROOT / file).read_text(errors="replace")
+        for name in classes_of(text):
+            first = defined.setdefault(name, file)
+            if first != file:
+                problems.append(f"{file}: {first} has a {name} as well: rename one, or put it into a nameless namespace")
         for quote, header in INCLUDE.findall(text):
             if quote == '"':
                 target = folder_of(header, rules)

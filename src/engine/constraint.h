@@ -5,7 +5,8 @@
 // may come. Both are functions of the tokens alone, so a continued or migrated stream gets the same
 // answers.
 //
-// Errors: start() refuses with the reason, for the client. Concurrency: the engine's thread.
+// Errors: start() refuses with the reason, for the client. Concurrency: one call at a time, by the
+// engine's thread or, while that computes a forward pass, by one of its compute threads.
 #pragma once
 
 #include <cstdint>

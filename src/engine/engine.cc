@@ -39,10 +39,10 @@ struct Engine::State {
     Sequence* sequence;
     std::size_t row;
     std::optional<OutputToken> token;
-    std::vector<std::uint64_t> allowed;  // empty: all
     std::optional<Error> refused;
   };
   std::vector<Draw> draws;
+  std::vector<Sequence*> masked;      // with a constraint, of the step that runs
   std::vector<Sequence*> handed_off;  // prefill legs that are done without a draw
 
   std::atomic<std::uint64_t> steps{0};
@@ -56,7 +56,8 @@ struct Engine::State {
   std::optional<FinishReason> finish_reason_before(const EngineRequest& request) const;
   Status check(const EngineRequest& request);
   Status check_constraint(const EngineRequest& request);
-  void constrain(Draw& draw);
+  std::optional<Error> constrain(Sequence& sequence);
+  void compute(StepStats& stats);
   void apply_cancellations(StepOutputs& out);
   void draw_tokens();
   void take(Draw& draw, StepOutputs& out);
@@ -274,33 +275,49 @@ void Engine::State::apply_cancellations(StepOutputs& out) {
   }
 }
 
-// Brings the choice's constraint up to its last token, and asks it what may come.
-void Engine::State::constrain(Draw& draw) {
-  Sequence& s = *draw.sequence;
+// Brings the choice's constraint up to its last token, and asks it what may come, unless that is
+// known; answers why it can't.
+std::optional<Error> Engine::State::constrain(Sequence& s) {
   const EngineRequest& request = s.request->request;
-  if (!request.constraint) return;
+  if (!request.constraint || s.allowed_at == s.length()) return std::nullopt;
   if (s.constraint == nullptr) {
     auto started = constraints->start(request.constraint);
-    if (!started) {
-      draw.refused = std::move(started).error();
-      return;
-    }
+    if (!started) return std::move(started).error();
     s.constraint = std::move(*started);
   }
   const std::span<const TokenId> generated =
       std::span<const TokenId>(s.tokens).subspan(s.prompt_length());
   for (; s.constrained < generated.size(); ++s.constrained) {
     if (s.constraint->take(generated[s.constrained])) continue;
-    draw.refused = Error{ErrorCode::kInternal,
-                         "the tokens emitted so far don't satisfy the request's constraint",
-                         {},
-                         {}};
-    return;
+    return Error{ErrorCode::kInternal,
+                 "the tokens emitted so far don't satisfy the request's constraint",
+                 {},
+                 {}};
   }
-  draw.allowed.assign((config.vocab_size + 63) / 64, 0);
-  if (!s.constraint->allow(draw.allowed)) return;
-  for (const TokenId eos : config.eos)
-    draw.allowed[eos / 64] |= std::uint64_t{1} << (eos % 64);
+  s.allowed.assign((config.vocab_size + 63) / 64, 0);
+  if (s.constraint->allow(s.allowed)) {
+    for (const TokenId eos : config.eos)
+      s.allowed[eos / 64] |= std::uint64_t{1} << (eos % 64);
+  }
+  s.allowed_at = s.length();
+  return std::nullopt;
+}
+
+// The forward pass, and beside it the masks: what may come depends on tokens, not on logits.
+void Engine::State::compute(StepStats& stats) {
+  masked.clear();
+  for (Sequence* sequence : scheduler->logit_sequences()) {
+    const EngineRequest& request = sequence->request->request;
+    if (request.constraint && !draws_nothing(request)) masked.push_back(sequence);
+  }
+  auto masks = [&] {
+    for (Sequence* sequence : masked)
+      constrain(*sequence);  // what fails here fails again at the draw
+  };
+  if (!masked.empty()) threads->begin_beside(masks);
+  model->forward(batch);
+  stats.masks = static_cast<std::uint32_t>(masked.size());
+  if (!masked.empty()) stats.masks_late = !threads->end_beside();
 }
 
 void Engine::State::draw_tokens() {
@@ -313,13 +330,13 @@ void Engine::State::draw_tokens() {
       handed_off.push_back(sequences[row]);
       continue;
     }
-    draws.push_back({sequences[row], row, std::nullopt, {}, std::nullopt});
+    draws.push_back({sequences[row], row, std::nullopt, std::nullopt});
     for (Sequence* other : scheduler->fork(*sequences[row])) {
-      draws.push_back({other, row, std::nullopt, {}, std::nullopt});
+      draws.push_back({other, row, std::nullopt, std::nullopt});
     }
   }
   for (Draw& d : draws)
-    constrain(d);
+    d.refused = constrain(*d.sequence);
   if (editor) {
     for (const Draw& d : draws) {
       const std::span<const TokenId> tokens = d.sequence->tokens;
@@ -346,7 +363,7 @@ void Engine::State::draw_tokens() {
                                                  .position = d.sequence->length(),
                                                  .prompt = tokens.first(prompt),
                                                  .generated = tokens.subspan(prompt),
-                                                 .allowed = d.allowed});
+                                                 .allowed = d.sequence->allowed});
                     });
 }
 
@@ -413,12 +430,12 @@ StepOutputs Engine::step() {
   out.outputs = std::exchange(s.early, {});
   s.apply_cancellations(out);
   const PlanStats plan = s.scheduler->plan(s.batch);
-  out.stats = {plan.prefill_tokens, plan.decode_tokens, plan.preempted, std::nullopt};
+  out.stats = {plan.prefill_tokens, plan.decode_tokens, plan.preempted, std::nullopt, 0, false};
   if (s.batch.chunks.size() == 1 && plan.prefill_tokens > 0 && s.batch.chunks[0].load == nullptr) {
     out.stats.lone_prefill = {s.batch.chunks[0].position, s.batch.chunks[0].rows};
   }
   if (s.batch.rows() > 0) {
-    s.model->forward(s.batch);
+    s.compute(out.stats);
     s.scheduler->advance();
     s.draw_tokens();
     for (State::Draw& draw : s.draws)

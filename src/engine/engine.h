@@ -68,6 +68,8 @@ struct StepStats {
   std::uint32_t decode_tokens = 0;   // rows that continued an answer
   std::uint32_t preempted = 0;       // sequences that gave their blocks back
   std::optional<LonePrefill> lone_prefill;
+  std::uint32_t masks = 0;  // made beside the pass, of sequences with a constraint
+  bool masks_late = false;  // they were not ready when it was over
 };
 
 struct StepOutputs {

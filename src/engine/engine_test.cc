@@ -266,6 +266,66 @@ TEST_CASE("a late load does not hold up others") {
   CHECK(engine->load().kv_tokens_used == Tokens(0));
 }
 
+// Of three tokens one may come next, which one depends on how many were taken.
+class EveryThird final : public TokenConstraint {
+ public:
+  explicit EveryThird(std::uint32_t& asked) : asked_(asked) {}
+  bool take(TokenId token) override { return token % 3 == taken_++ % 3; }
+  bool allow(std::span<std::uint64_t> allowed) override {
+    ++asked_;
+    for (TokenId token = taken_ % 3; token < allowed.size() * 64; token += 3)
+      allowed[token / 64] |= std::uint64_t{1} << (token % 64);
+    return false;
+  }
+
+ private:
+  std::uint32_t& asked_;
+  std::uint32_t taken_ = 0;
+};
+class EveryThirds final : public Constraints {
+ public:
+  explicit EveryThirds(std::uint32_t& asked) : asked_(asked) {}
+  Result<std::unique_ptr<TokenConstraint>> start(const Constraint&) override {
+    return std::make_unique<EveryThird>(asked_);
+  }
+
+ private:
+  std::uint32_t& asked_;
+};
+
+TEST_CASE("a constraint holds with any number of threads, and is asked once a token") {
+  std::vector<Answers> all;
+  for (const std::uint32_t threads : {1U, 2U, 4U}) {
+    Fixture f;
+    f.options.threads = threads;
+    const auto engine = f.open();
+    std::uint32_t asked = 0;
+    engine->set_constraints(std::make_unique<EveryThirds>(asked));
+    for (const std::uint64_t id : {1U, 2U}) {
+      EngineRequest r = request(id, std::vector<TokenId>(70, 9), 20);
+      r.sampling.choices = id == 1 ? 3 : 1;
+      r.sampling.ignore_eos = false;
+      r.constraint.kind = Constraint::Kind::kJsonObject;
+      if (id == 2) r.emitted = {6, 7, 8, 9};
+      REQUIRE(engine->submit(std::move(r)));
+    }
+    REQUIRE(engine->submit(request(3, {5, 6, 7}, 20)));  // one without, beside them
+    all.push_back(finish_all(*engine));
+    std::uint32_t drawn = 0;
+    for (const auto& [key, answer] : all.back()) {
+      const auto [id, choice] = key;
+      CHECK(answer.tokens.size() == (id == 2 ? 16 : 20));
+      if (id == 3) continue;
+      drawn += static_cast<std::uint32_t>(answer.tokens.size());
+      for (std::size_t i = 0; i < answer.tokens.size(); ++i)
+        CHECK(answer.tokens[i] % 3 == (i + (id == 2 ? 4 : 0)) % 3);
+    }
+    CHECK(asked == drawn);
+    for (const auto& [key, answer] : all.back())
+      CHECK(answer.tokens == all.front().at(key).tokens);
+  }
+}
+
 TEST_CASE("requests that cannot be served are refused with the reason") {
   Fixture f;
   f.options.kv_blocks = 3;

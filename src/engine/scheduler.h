@@ -50,6 +50,8 @@ struct Sequence {
   std::shared_ptr<RemotePrefix> remote;  // waited for: nothing is computed before it has arrived
   std::unique_ptr<TokenConstraint> constraint;  // null before the first draw, or without one
   std::uint32_t constrained = 0;                // tokens behind the prompt that it was told of
+  std::vector<std::uint64_t> allowed;           // what may come next; empty: all
+  std::uint32_t allowed_at = 0;                 // length() that `allowed` is of
 
   std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()); }
   std::uint32_t pending() const { return length() - computed; }

@@ -12,6 +12,8 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/support/effort.h"
+
 namespace penstock::sim {
 namespace {
 
@@ -254,7 +256,7 @@ TEST_CASE("10,000 random instances: no policy serves what the bound forbids") {
   int forbidden = 0;
   int met_on_all = 0;  // with prompts on decode ranks
   int forbidden_on_all = 0;
-  for (int round = 0; round < 10'000; ++round) {
+  for (int round = 0; round < rounds(10'000); ++round) {
     const auto group = static_cast<std::int64_t>(1 + rng.below(2));
     routing::Profile profile = tiny(group * static_cast<std::int64_t>(1 + rng.below(2)), group,
                                     static_cast<std::int64_t>(1 + rng.below(2)));
@@ -328,10 +330,10 @@ TEST_CASE("10,000 random instances: no policy serves what the bound forbids") {
   }
   MESSAGE("met ", met, " of 90000, forbidden instances ", forbidden);
   MESSAGE("prompts on decode ranks: met ", met_on_all, " of 10000, forbidden ", forbidden_on_all);
-  CHECK(met_on_all > 100);
-  CHECK(forbidden_on_all > 5);
+  CHECK(met_on_all > rounds(100));
+  CHECK(forbidden_on_all > 0);
   CHECK(met > 5000);
-  CHECK(forbidden > 300);
+  CHECK(forbidden > rounds(300));
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Stands between clients and a server and holds every answer to docs/protocol/schemas: recorder.py URL
+"""Stands between clients and a server and holds every answer to docs/protocol/schemas: recorder.py URL LEAST
 
 Prints its own URL, passes bytes on as they come, and keeps those of the answers. On SIGTERM it reads what it
-kept, and ends with 1 if an answer, an event of a stream or a message of a WebSocket is none that the schemas know.
+kept, and ends with 1 if an answer, an event of a stream or a message of a WebSocket is none that the schemas know,
+or if there are fewer than LEAST: then the clients went another way.
 """
 import http.client
 import io
@@ -16,7 +17,6 @@ import urllib.parse
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "schemas"))
 import schemas  # noqa: E402
 
-ANSWERS_MIN = 50  # fewer, and the clients went another way
 connections = []  # (bytes of the client, bytes of the server)
 
 
@@ -120,7 +120,7 @@ def main():
         except ValueError as problem:
             sys.exit(f"an answer to a client fits no schema: {problem}")
     print(f"schemas: {count} answers to clients fit", file=sys.stderr)
-    sys.exit(0 if count >= ANSWERS_MIN else f"that is fewer than {ANSWERS_MIN}")
+    sys.exit(0 if count >= int(sys.argv[2]) else f"that is fewer than {sys.argv[2]}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ source "$here/../../tools/npm_packages.sh"
 source "$here/serve.sh"
 need_npm clients "$here" ws
 start_server "$binary" "$(mktemp -d)" --kv-memory 256MiB
-start_recorder "$here/recorder.py"
+start_recorder "$here/recorder.py" 50
 for client in openai_sdk anthropic_sdk ai_sdk langchain; do
   node "$here/$client.mjs" "$url"
 done

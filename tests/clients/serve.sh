@@ -13,10 +13,10 @@ start_server() {
   done
   url=$(node -e 'console.log(JSON.parse(require("fs").readFileSync(process.argv[1], "utf8").split("\n")[0]).url)' "$folder/ready")
 }
-# start_recorder PROGRAM: puts recorder.py before the server; sets `url` to its. stop_recorder fails if an answer fits
-# no schema.
+# start_recorder PROGRAM LEAST: puts recorder.py before the server; sets `url` to its. stop_recorder fails if an answer
+# fits no schema, or if there were fewer than LEAST.
 start_recorder() {
-  exec {recorded}< <(exec python3 "$1" "$url")
+  exec {recorded}< <(exec python3 "$1" "$url" "$2")
   recorder=$!
   read -r url <&"$recorded"
 }

@@ -46,7 +46,7 @@ constexpr std::size_t kAttachLayers = 1 + 2 + 16 + 8 + 8 + 4 + 4;
 
 }  // namespace
 
-void FaultPlan::refresh() {
+void TransportFaults::refresh() {
   std::ifstream file(file_);
   std::ostringstream text;
   text << file.rdbuf();
@@ -60,12 +60,12 @@ void FaultPlan::refresh() {
     rows_[fault] = row;
 }
 
-bool FaultPlan::strikes(const std::string& fault) {
+bool TransportFaults::strikes(const std::string& fault) {
   const auto row = rows_.find(fault);
   return row != rows_.end() && rng_.below(1'000'000) < row->second.per_million;
 }
 
-Duration FaultPlan::delay(const std::string& fault) {
+Duration TransportFaults::delay(const std::string& fault) {
   const auto row = rows_.find(fault);
   if (row == rows_.end()) return {};
   return std::chrono::milliseconds(1 + rng_.below(row->second.delay_ms + 1));

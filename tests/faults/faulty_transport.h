@@ -32,9 +32,9 @@
 
 namespace penstock::faults {
 
-class FaultPlan {
+class TransportFaults {
  public:
-  FaultPlan(std::string file, std::uint64_t seed) : file_(std::move(file)), rng_(seed) {}
+  TransportFaults(std::string file, std::uint64_t seed) : file_(std::move(file)), rng_(seed) {}
 
   // Reads the file if it has changed.
   void refresh();
@@ -55,7 +55,7 @@ class FaultPlan {
 
 class FaultyTransport final : public Transport {
  public:
-  FaultyTransport(std::unique_ptr<Transport> inner, FaultPlan plan)
+  FaultyTransport(std::unique_ptr<Transport> inner, TransportFaults plan)
       : plan_(std::move(plan)), inner_(std::move(inner)) {}
 
   Clock& clock() override { return inner_->clock(); }
@@ -89,7 +89,7 @@ class FaultyTransport final : public Transport {
   void cut(PeerId peer);
   void flush(PeerId peer, Peer& state);
 
-  FaultPlan plan_;
+  TransportFaults plan_;
   TransportEvents events_;
   std::map<PeerId, Peer> peers_;
   std::map<ReadId, Read> reads_;

@@ -129,11 +129,11 @@ def main():
     parser.add_argument("--worker-binary", required=True)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
-    parser.add_argument("--short", action="store_true", help="about two minutes")
+    parser.add_argument("--short", action="store_true", help="about a minute")
     parser.add_argument("--phase", action="append", help="only this one; repeatable")
     options = parser.parse_args()
     e2e_test.BINARY = os.path.abspath(options.binary)
-    minutes = 2 if options.short else options.minutes
+    minutes = 1 if options.short else options.minutes
     print(f"pd_faults.py {'--short' if options.short else f'--minutes {minutes}'} "
           f"--seed {options.seed}", flush=True)
     # Whoever ends it wants the processes gone and the table so far.

@@ -23,7 +23,7 @@ Result<int> run(std::string plan, std::uint64_t seed, std::vector<std::string> a
   arguments.insert(arguments.begin(), "worker");
   TRY(const auto line, parse_command_line(std::move(arguments), read_environment()));
   return run_worker(line.options, [&](std::unique_ptr<Transport> inner) {
-    return std::make_unique<FaultyTransport>(std::move(inner), FaultPlan(plan, seed));
+    return std::make_unique<FaultyTransport>(std::move(inner), TransportFaults(plan, seed));
   });
 }
 

@@ -14,6 +14,7 @@
 
 #include "tests/sim/bodies.h"
 #include "tests/sim/world.h"
+#include "tests/support/effort.h"
 
 namespace penstock::simulated {
 namespace {
@@ -276,7 +277,7 @@ std::uint64_t number(const char* name, std::uint64_t otherwise) {
 
 TEST_CASE("random lives: right answers in time, nothing left, and the same again") {
   const std::uint64_t first = number("SIM_FIRST", 1);
-  const std::uint64_t seeds = number("SIM_SEEDS", 1500);
+  const std::uint64_t seeds = number("SIM_SEEDS", rounds(1500));
   Tally tally;
   for (std::uint64_t seed = first; seed < first + seeds; ++seed) {
     const std::string replay =

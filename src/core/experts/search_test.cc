@@ -11,6 +11,8 @@
 
 #include <doctest/doctest.h>
 
+#include "tests/support/effort.h"
+
 namespace penstock::experts {
 namespace {
 
@@ -75,7 +77,7 @@ TEST_CASE("two slots per GPU, where counts and placement have to be searched tog
   const SearchOptions quick{.steps_max = 300};
   CHECK(planned(shape, zipf(256, 0.4), quick) <= 1.15);
   CHECK(baseline(shape, zipf(256, 0.4)) == doctest::Approx(1.183).epsilon(0.001));
-  for (const double exponent : {0.6, 0.8})
+  for (const double exponent : kSanitized ? std::vector{0.8} : std::vector{0.6, 0.8})
     CHECK(planned(shape, zipf(256, exponent), quick) <= baseline(shape, zipf(256, exponent)));
 }
 

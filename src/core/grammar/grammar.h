@@ -16,6 +16,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -66,6 +67,12 @@ struct Grammar {
   std::vector<Rule> rules;                             // 0 is the root
   std::vector<std::array<std::uint32_t, 256>> tables;  // byte -> 1 + index into `edges`, or 0
 
+  // Memory that it takes.
+  std::size_t bytes() const {
+    return nodes.capacity() * sizeof(Node) + edges.capacity() * sizeof(Edge) +
+           calls.capacity() * sizeof(Call) + rules.capacity() * sizeof(Rule) +
+           tables.capacity() * sizeof(tables[0]);
+  }
   // The edge that a symbol takes out of a node, or null.
   const Edge* edge(const Node& node, std::uint32_t symbol) const {
     if (node.table != kNoTable && symbol < 256) {

@@ -9,6 +9,13 @@
 #include "base/utf8.h"
 
 namespace penstock::grammar {
+namespace {
+
+// A node with more edges is looked up in a table of 1 KiB, as long as there are few of those.
+constexpr std::uint32_t kEdgesWithoutTable = 4;
+constexpr std::size_t kTablesMax = 8192;
+
+}  // namespace
 
 // One determinised rule, before dead ends are cut. Node 0 is its start.
 struct GrammarBuilder::Dfa {
@@ -118,9 +125,10 @@ void GrammarBuilder::text(State from, const TextAutomaton& automaton, Spelling s
 std::unexpected<Error> GrammarBuilder::over_limit() const {
   return fail(
       ErrorCode::kInvalidArgument,
-      fmt::format("the grammar is too large: it needs more than {} states, {} rules or {} steps to "
-                  "compile; make it smaller, or its bounds narrower",
-                  limits_.nodes_max, limits_.rules_max, limits_.work_max));
+      fmt::format(
+          "the grammar is too large: it needs more than {} states, {} rules, {} bytes or {} "
+          "steps to compile; make it smaller, or its bounds narrower",
+          limits_.nodes_max, limits_.rules_max, limits_.compiled_bytes_max, limits_.work_max));
 }
 
 // ---------------------------------------------------------------------------- determinising
@@ -425,7 +433,7 @@ Result<std::shared_ptr<const Grammar>> GrammarBuilder::build() {
       }
       flat.edges_end = index(grammar->edges);
       flat.calls_end = index(grammar->calls);
-      if (flat.edges_end - flat.edges > 4) {
+      if (flat.edges_end - flat.edges > kEdgesWithoutTable && grammar->tables.size() < kTablesMax) {
         flat.table = index(grammar->tables);
         auto& table = grammar->tables.emplace_back();
         table.fill(0);
@@ -438,6 +446,11 @@ Result<std::shared_ptr<const Grammar>> GrammarBuilder::build() {
       grammar->nodes.push_back(flat);
     }
   }
+  grammar->nodes.shrink_to_fit();
+  grammar->edges.shrink_to_fit();
+  grammar->calls.shrink_to_fit();
+  grammar->tables.shrink_to_fit();
+  if (grammar->bytes() > limits_.compiled_bytes_max) return over_limit();
   return grammar;
 }
 

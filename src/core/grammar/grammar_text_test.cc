@@ -110,6 +110,9 @@ TEST_CASE("bad EBNF is refused with its line") {
                   {"root ::= %json \"/a\" {}", "nothing at"},
                   {"root ::= (((\"ab\"{1000}){1000}){1000}){1000}", "too large"}},
                  [](std::string_view text) { return ebnf_grammar(text); });
+  check_refusals(
+      {{"root ::= \"word\" | [0-9a-fA-F]{100}", "more than"}},
+      [](std::string_view text) { return ebnf_grammar(text, {.compiled_bytes_max = 4000}); });
 }
 
 TEST_CASE("Lark grammars take their texts") {

@@ -48,6 +48,13 @@ std::uint32_t inside_string(const Grammar& grammar, const Grammar::Rule& rule) {
 
 }  // namespace
 
+std::size_t NodeMask::bytes() const {
+  constexpr std::size_t kMapEntry = 64;  // its links, its key, what the allocator adds
+  return sizeof(NodeMask) + kMapEntry + few.capacity() * sizeof(few[0]) +
+         bits.capacity() * sizeof(bits[0]) + rest.nodes.capacity() * sizeof(rest.nodes[0]) +
+         rest.tokens.capacity() * sizeof(rest.tokens[0]);
+}
+
 MaskMaker::MaskMaker(std::shared_ptr<const Vocabulary> vocabulary)
     : vocabulary_(std::move(vocabulary)), levels_(vocabulary_->longest() + 1) {
   learn_strings();
@@ -176,6 +183,8 @@ NodeMask MaskMaker::walk_node(const Grammar& grammar, Position at) {
     std::ranges::sort(rest);
     rest.erase(std::ranges::unique(rest).begin(), rest.end());
     out.rest = TokenTrie::build(rest);
+    out.rest.nodes.shrink_to_fit();
+    out.rest.tokens.shrink_to_fit();
   }
   if (out.few.size() > kFewMax) {
     out.bits.assign(words(), 0);
@@ -190,23 +199,30 @@ const NodeMask& MaskMaker::node_mask(const Grammar& grammar, Position at, Gramma
   const std::uint32_t r = grammar.nodes[at.node].rule;
   const Grammar::Rule& rule = grammar.rules[r];
   const auto [need, left] = bounds_left(rule, at.count);
+  // Found in `masks`, or added to it; `clear` makes room.
+  const auto look_up = [&](auto& masks, const auto& key, std::size_t& bytes, std::size_t bytes_max,
+                           auto clear) -> const NodeMask& {
+    const auto found = masks.find(key);
+    if (found != masks.end()) return found->second;
+    NodeMask mask = walk_node(grammar, at);
+    const std::size_t more = mask.bytes();
+    if (bytes + more > bytes_max) clear();
+    bytes += more;
+    return masks.emplace(key, std::move(mask)).first->second;
+  };
   if (rule.common != CommonRule::kNone) {
     const CommonKey key{rule.common, at.node - rule.start, need, left};
-    const auto found = common_.find(key);
-    if (found != common_.end()) return found->second;
-    if (common_.size() >= kEntriesMax) common_.clear();
-    return common_.emplace(key, walk_node(grammar, at)).first->second;
+    return look_up(common_, key, common_bytes_, kCommonBytesMax, [&] {
+      common_.clear();
+      common_bytes_ = 0;
+    });
   }
-  if (known.entries() >= kEntriesMax) known = {};
-  if (!rule.counts) {
-    const auto found = known.plain_.find(at.node);
-    if (found != known.plain_.end()) return found->second;
-    return known.plain_.emplace(at.node, walk_node(grammar, at)).first->second;
+  const std::size_t bytes_max = kBytesMax - std::min(kBytesMax, grammar.bytes());
+  const auto clear = [&] { known = {}; };
+  if (rule.counts) {
+    return look_up(known.counted_, std::tuple(at.node, need, left), known.bytes_, bytes_max, clear);
   }
-  const std::tuple key(at.node, need, left);
-  const auto found = known.counted_.find(key);
-  if (found != known.counted_.end()) return found->second;
-  return known.counted_.emplace(key, walk_node(grammar, at)).first->second;
+  return look_up(known.plain_, at.node, known.bytes_, bytes_max, clear);
 }
 
 void MaskMaker::mask(Matcher& matcher, GrammarMasks& known, std::span<std::uint64_t> allowed) {

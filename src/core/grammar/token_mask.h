@@ -9,8 +9,8 @@
 //
 // Invariants: the mask is exact: a token is allowed exactly if Matcher::advance() takes its bytes.
 // It is empty only if nothing but the end can come. Memory: a bit per token and position with many
-// tokens, 4 bytes a token for others; entries_max bounds what is kept. Concurrency: one thread
-// each; the vocabulary is shared. Source: docs/design/0011-structured-output.md.
+// tokens, 4 bytes a token for others; kBytesMax bounds what is kept. Concurrency: one thread at a
+// time; the vocabulary is shared. Source: docs/design/0011-structured-output.md.
 #pragma once
 
 #include <cstddef>
@@ -33,22 +33,27 @@ struct NodeMask {
   std::vector<TokenId> few;         // allowed tokens, or ...
   std::vector<std::uint64_t> bits;  // ... when there are many
   TokenTrie rest;                   // of tokens that go on after the rule's end: what is then left
+  std::size_t bytes() const;        // of memory, its place in a map included
 };
 
 // Masks of one grammar's own nodes, as they become known; made by a MaskMaker for its vocabulary.
 class GrammarMasks {
  public:
-  std::size_t entries() const { return plain_.size() + counted_.size(); }
+  std::size_t bytes() const { return bytes_; }
 
  private:
   friend class MaskMaker;
+  std::size_t bytes_ = 0;
   std::unordered_map<std::uint32_t, NodeMask> plain_;
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, NodeMask> counted_;
 };
 
 class MaskMaker {
  public:
-  static constexpr std::size_t kEntriesMax = 4096;  // of one grammar; beyond, it starts anew
+  // Of one grammar and its masks; of the masks that all grammars share, which take some tens of MiB
+  // for 128K tokens. Beyond, masks start anew.
+  static constexpr std::size_t kBytesMax = std::size_t{32} << 20;
+  static constexpr std::size_t kCommonBytesMax = std::size_t{128} << 20;
 
   // Looks at the shared rules at once: some milliseconds for 128K tokens.
   explicit MaskMaker(std::shared_ptr<const Vocabulary> vocabulary);
@@ -82,6 +87,7 @@ class MaskMaker {
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::map<CommonKey, NodeMask> common_;
+  std::size_t common_bytes_ = 0;
   std::vector<std::vector<std::uint64_t>> inside_;  // [characters]: tokens of at most so many
   std::vector<TokenId> closers_;                    // end with a string's quote
   TokenTrie closer_rest_;                           // of tokens with more behind the quote

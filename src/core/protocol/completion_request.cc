@@ -16,13 +16,9 @@ struct Refusal {
   std::string_view why;
 };
 constexpr Refusal kRefused[] = {
-    {"suffix", "is not supported here: no model here fills in the middle of a text"},
-    {"prompt_logprobs", "is not supported here"},
-    {"prompt_embeds", "is not supported here"},
-    {"guided_json", "is not supported here"},
-    {"guided_regex", "is not supported here"},
-    {"guided_choice", "is not supported here"},
-    {"guided_grammar", "is not supported here"},
+    {"prompt_logprobs", "is not supported here"},    {"prompt_embeds", "is not supported here"},
+    {"guided_json", "is not supported here"},        {"guided_regex", "is not supported here"},
+    {"guided_choice", "is not supported here"},      {"guided_grammar", "is not supported here"},
     {"structured_outputs", "is not supported here"},
 };
 
@@ -76,6 +72,18 @@ Status read_prompts(JsonRef body, const ChatLimits& limits, CompletionRequest& o
   return {};
 }
 
+// An empty one asks for nothing more than going on.
+Status read_suffix(JsonRef body, CompletionRequest& out) {
+  const auto suffix = optional_member(body, "suffix");
+  if (!suffix) return {};
+  TRY(out.suffix, read_string(suffix));
+  if (out.suffix.empty()) return {};
+  for (const CompletionPrompt& prompt : out.prompts) {
+    if (prompt.ids) return unsupported(suffix, "goes with a prompt of text, not with token ids");
+  }
+  return {};
+}
+
 Status read_logprobs(JsonRef body, CompletionRequest& out) {
   if (const auto echo = optional_member(body, "echo")) {
     TRY(out.echo, read_bool(echo));
@@ -113,6 +121,7 @@ Result<CompletionRequest> parse_completion_request(std::string_view body,
   TRY_STATUS(refuse_unsupported(root, chat));
   TRY_STATUS(read_sampling(root, limits, chat));
   TRY_STATUS(read_prompts(root, limits, request));
+  TRY_STATUS(read_suffix(root, request));
   TRY_STATUS(read_logprobs(root, request));
   TRY_STATUS(read_best_of(root, limits, chat));
   chat.sampling.max_tokens = kDefaultMaxTokens;

@@ -29,6 +29,7 @@ struct CompletionPrompt {
 struct CompletionRequest {
   ChatRequest chat;                       // without a conversation
   std::vector<CompletionPrompt> prompts;  // not empty
+  std::string suffix;                     // what the answer leads to; empty: it only goes on
   bool echo = false;                      // the prompt goes before the answer
 };
 

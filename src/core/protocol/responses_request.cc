@@ -370,7 +370,11 @@ std::string echo_of(JsonRef body, const ResponsesRequest& request) {
 Result<ResponsesRequest> parse_responses_request(std::string_view body, const Seal& seal,
                                                  const ChatLimits& limits) {
   TRY(const auto document, JsonDocument::parse(body, limits.json));
-  const auto root = document.root();
+  return read_responses_request(document.root(), seal, limits);
+}
+
+Result<ResponsesRequest> read_responses_request(JsonRef root, const Seal& seal,
+                                                const ChatLimits& limits) {
   TRY_STATUS(expect_object(root));
   ResponsesRequest request;
   request.chat.prompt_field = "input";
@@ -401,16 +405,15 @@ Result<ResponsesRequest> parse_responses_request(std::string_view body, const Se
   return request;
 }
 
-Status complete_conversation(ResponsesRequest& request, std::string_view body, const Seal& seal,
+Status complete_conversation(ResponsesRequest& request, JsonRef body, const Seal& seal,
                              const StoredContext& context) {
-  TRY(const auto document, JsonDocument::parse(body));
   auto& messages = request.chat.conversation.messages;
   messages.clear();
-  TRY_STATUS(read_instructions(document.root(), messages));
+  TRY_STATUS(read_instructions(body, messages));
   ResponseItemReader reader(seal, &context.known);
   for (const auto& items : context.items)
     TRY_STATUS(reader.read_all(items));
-  TRY_STATUS(read_input(document.root(), reader));
+  TRY_STATUS(read_input(body, reader));
   if (reader.messages().empty()) {
     return fail(ErrorCode::kInvalidArgument, "input: there is no message to answer", "input");
   }
@@ -418,9 +421,8 @@ Status complete_conversation(ResponsesRequest& request, std::string_view body, c
   return {};
 }
 
-std::string stored_input(std::string_view body, std::string_view name, const ItemsById& known) {
-  const auto document = JsonDocument::parse(body);
-  const auto input = document ? optional_member(document->root(), "input") : JsonRef();
+std::string stored_input(JsonRef body, std::string_view name, const ItemsById& known) {
+  const auto input = optional_member(body, "input");
   if (!input) return "[]";
   if (input.is_string()) {
     return "[" + listed_text(input.string(), fmt::format("msg_{}_i0", name)) + "]";

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "core/protocol/chat_request.h"
+#include "core/protocol/json_document.h"
 #include "core/protocol/responses_items.h"
 #include "core/protocol/seal.h"
 
@@ -50,6 +51,10 @@ struct ResponsesRequest {
   bool needs_stored() const { return !previous_response_id.empty() || !references.empty(); }
 };
 
+// `body` is the whole request; it isn't needed afterwards.
+Result<ResponsesRequest> read_responses_request(JsonRef body, const Seal& seal,
+                                                const ChatLimits& limits = {});
+// The same of its text.
 Result<ResponsesRequest> parse_responses_request(std::string_view body, const Seal& seal,
                                                  const ChatLimits& limits = {});
 
@@ -60,12 +65,12 @@ struct StoredContext {
   ItemsById known;
 };
 // Rebuilds the conversation: instructions, what came before, the input of `body`.
-Status complete_conversation(ResponsesRequest& request, std::string_view body, const Seal& seal,
+Status complete_conversation(ResponsesRequest& request, JsonRef body, const Seal& seal,
                              const StoredContext& context);
 
 // The input of a request as it is stored and listed: a JSON array of items, each with an id.
 // References are replaced by what they refer to. `name` makes ids unique: "msg_<name>_i0".
-// Precondition: the body was parsed, and completed when it had references.
-std::string stored_input(std::string_view body, std::string_view name, const ItemsById& known);
+// Precondition: the body was read, and completed when it had references.
+std::string stored_input(JsonRef body, std::string_view name, const ItemsById& known);
 
 }  // namespace penstock::protocol

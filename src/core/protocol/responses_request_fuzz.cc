@@ -39,7 +39,9 @@ void check_request(std::string_view body, const ResponsesRequest& r) {
   }
   check_json("{" + r.echo + "}");
   if (r.needs_stored()) return;
-  const auto stored = stored_input(body, "x", {});
+  const auto document = JsonDocument::parse(body);
+  ENSURE(document.has_value());
+  const auto stored = stored_input(document->root(), "x", {});
   check_json(stored);
   ResponseItemReader reader(kSeal, nullptr);
   ENSURE(reader.read_all(stored).has_value());

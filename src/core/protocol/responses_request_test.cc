@@ -58,9 +58,12 @@ std::string run_with_stored(const std::string& input) {
   }
   auto request = parse_responses_request(body, kSeal);
   if (!request) return dump(request.error());
-  const auto done = complete_conversation(*request, body, kSeal, context);
+  const auto document = JsonDocument::parse(body);
+  REQUIRE(document);
+  const auto done = complete_conversation(*request, document->root(), kSeal, context);
   if (!done) return dump(done.error());
-  return dump_all(*request) + "stored: " + stored_input(body, "N", context.known) + "\n";
+  const auto stored = stored_input(document->root(), "N", context.known);
+  return dump_all(*request) + "stored: " + stored + "\n";
 }
 
 std::string with(std::string_view member) {

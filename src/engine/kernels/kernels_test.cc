@@ -240,4 +240,33 @@ TEST_CASE("the pool runs every item once, over many regions") {
   }
 }
 
+TEST_CASE("a call beside the regions runs once, at the latest when it is waited for") {
+  for (const std::uint32_t threads : {1U, 4U}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 300; ++round) {
+      std::atomic<int> calls{0};
+      std::atomic<int> hits{0};
+      auto beside = [&] { calls.fetch_add(1); };
+      pool.begin_beside(beside);
+      for (int region = 0; region < round % 3; ++region)
+        pool.parallel_for(7, [&](std::uint32_t, std::uint32_t) { hits.fetch_add(1); });
+      pool.end_beside();
+      REQUIRE(calls.load() == 1);
+      REQUIRE(hits.load() == round % 3 * 7);
+    }
+  }
+}
+
+TEST_CASE("a call beside the regions needs nothing of its caller") {
+  ThreadPool pool(2);
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<bool> done{false};
+    auto beside = [&] { done = true; };
+    pool.begin_beside(beside);
+    while (!done)  // another thread does it meanwhile, parked or not
+      std::this_thread::yield();
+    pool.end_beside();
+  }
+}
+
 }  // namespace penstock::engine

@@ -29,7 +29,7 @@ ThreadPool::~ThreadPool() {
     thread.join();
 }
 
-void ThreadPool::run(std::uint32_t items, Call call, void* context) {
+void ThreadPool::Job::open(std::uint32_t items, Call call, void* context) {
   const std::uint64_t generation = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
   // Closing comes first: whoever reads a new field (acquire) also sees the closed ticket, so its
   // compare-and-swap with an older ticket fails.
@@ -39,21 +39,9 @@ void ThreadPool::run(std::uint32_t items, Call call, void* context) {
   call_.store(call, std::memory_order_release);
   context_.store(context, std::memory_order_release);
   ticket_.store(generation << 32, std::memory_order_seq_cst);
-  if (parked_.load(std::memory_order_seq_cst) > 0) {
-    const std::lock_guard lock(mutex_);
-    wake_.notify_all();
-  }
-  help(0);
-  for (int spins = 0; done_.load(std::memory_order_acquire) != items; ++spins) {
-    if (spins < kSpinsBeforeYield) {
-      _mm_pause();
-    } else {
-      std::this_thread::yield();  // the thread we wait for may need this very CPU
-    }
-  }
 }
 
-bool ThreadPool::help(std::uint32_t thread) {
+bool ThreadPool::Job::help(std::uint32_t thread) {
   bool any = false;
   std::uint64_t ticket = ticket_.load(std::memory_order_seq_cst);
   for (;;) {
@@ -72,24 +60,53 @@ bool ThreadPool::help(std::uint32_t thread) {
   }
 }
 
+bool ThreadPool::Job::finish() {
+  const std::uint32_t items = items_.load(std::memory_order_relaxed);
+  if (done_.load(std::memory_order_acquire) == items) return true;
+  help(0);
+  for (int spins = 0; done_.load(std::memory_order_acquire) != items; ++spins) {
+    if (spins < kSpinsBeforeYield) {
+      _mm_pause();
+    } else {
+      std::this_thread::yield();  // the thread we wait for may need this very CPU
+    }
+  }
+  return false;
+}
+
+void ThreadPool::wake() {
+  if (parked_.load(std::memory_order_seq_cst) == 0) return;
+  const std::lock_guard lock(mutex_);
+  wake_.notify_all();
+}
+
+void ThreadPool::run(std::uint32_t items, Call call, void* context) {
+  region_.open(items, call, context);
+  wake();
+  region_.finish();
+}
+
+bool ThreadPool::end_beside() {
+  return beside_.finish();
+}
+
 void ThreadPool::work(std::uint32_t thread) {
   const FloatEnvironment environment;
   int idle = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
-    if (help(thread)) {
+    if (region_.help(thread) || beside_.help(thread)) {
       idle = 0;
     } else if (++idle < kSpinsBeforePark) {
       _mm_pause();
     } else {
       std::unique_lock lock(mutex_);
-      const std::uint64_t seen = ticket_.load(std::memory_order_seq_cst) >> 32;
+      const std::uint32_t seen = region_.generation();
       parked_.fetch_add(1, std::memory_order_seq_cst);
       // A job opened since help() last looked is caught by the first test of the condition: `seen`
       // may already be that job's generation, so items left are tested as well.
       wake_.wait(lock, [&] {
-        const std::uint64_t now = ticket_.load(std::memory_order_seq_cst);
-        return stop_.load(std::memory_order_relaxed) || now >> 32 != seen ||
-               static_cast<std::uint32_t>(now) < items_.load(std::memory_order_acquire);
+        return stop_.load(std::memory_order_relaxed) || region_.generation() != seen ||
+               region_.has_items() || beside_.has_items();
       });
       parked_.fetch_sub(1, std::memory_order_seq_cst);
       idle = 0;

@@ -19,6 +19,8 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include "tests/support/effort.h"
+
 namespace penstock {
 namespace {
 
@@ -31,7 +33,7 @@ const std::string kSecret(64, '7');
 // Turns of conversations a seed in the long test; PENSTOCK_CACHE_ROUNDS for more.
 int rounds() {
   const char* const given = std::getenv("PENSTOCK_CACHE_ROUNDS");
-  return given == nullptr ? 25 : std::max(1, std::atoi(given));
+  return given == nullptr ? penstock::rounds(25) : std::max(1, std::atoi(given));
 }
 
 enum class WithDisk : std::uint8_t { kNo, kYes };

@@ -10,8 +10,12 @@ namespace penstock {
 
 class GrammarConstraints::Choice final : public engine::TokenConstraint {
  public:
-  Choice(grammar::MaskMaker& maker, std::shared_ptr<Kept> kept, std::optional<TokenId> after)
-      : maker_(maker), kept_(std::move(kept)), matcher_(kept_->grammar), after_(after) {}
+  Choice(GrammarConstraints& all, std::shared_ptr<Kept> kept, std::optional<TokenId> after)
+      : all_(all),
+        maker_(all.maker_),
+        kept_(std::move(kept)),
+        matcher_(kept_->grammar),
+        after_(after) {}
 
   bool take(TokenId token) override {
     if (after_) {
@@ -35,11 +39,15 @@ class GrammarConstraints::Choice final : public engine::TokenConstraint {
       if (*after_ < maker_.vocabulary().size()) permit(*after_);
       return false;
     }
+    const std::size_t before = kept_->bytes();
     maker_.mask(matcher_, kept_->masks, allowed);
+    all_.kept_bytes_ = all_.kept_bytes_ - before + kept_->bytes();
+    all_.make_room(*kept_);
     return matcher_.complete();
   }
 
  private:
+  GrammarConstraints& all_;
   grammar::MaskMaker& maker_;
   std::shared_ptr<Kept> kept_;
   grammar::Matcher matcher_;
@@ -47,7 +55,7 @@ class GrammarConstraints::Choice final : public engine::TokenConstraint {
 };
 
 Result<std::unique_ptr<GrammarConstraints>> GrammarConstraints::open(
-    std::string_view tokenizer_json, std::uint32_t vocab_size) {
+    std::string_view tokenizer_json, std::uint32_t vocab_size, std::size_t kept_bytes_max) {
   TRY(const auto tokenizer, Tokenizer::from_json(tokenizer_json));
   std::vector<std::string> bytes(vocab_size);
   for (TokenId id = 0; id < bytes.size(); ++id) {
@@ -55,7 +63,28 @@ Result<std::unique_ptr<GrammarConstraints>> GrammarConstraints::open(
       bytes[id] = tokenizer->token_bytes(id);
   }
   TRY(auto vocabulary, grammar::Vocabulary::build(std::move(bytes)));
-  return std::unique_ptr<GrammarConstraints>(new GrammarConstraints(std::move(vocabulary)));
+  return std::unique_ptr<GrammarConstraints>(
+      new GrammarConstraints(std::move(vocabulary), kept_bytes_max));
+}
+
+std::size_t GrammarConstraints::Kept::bytes() const {
+  return sizeof(Kept) + key.capacity() + grammar->bytes() + masks.bytes();
+}
+
+void GrammarConstraints::make_room(const Kept& used) {
+  for (auto at = kept_.end(); kept_bytes_ > kept_bytes_max_ && at != kept_.begin();) {
+    --at;
+    Kept& kept = **at;
+    if (&kept == &used) continue;
+    kept_bytes_ -= kept.bytes();
+    kept.masks = {};
+    if (at->use_count() == 1) {
+      index_.erase(kept.key);
+      at = kept_.erase(at);
+    } else {
+      kept_bytes_ += kept.bytes();
+    }
+  }
 }
 
 Result<std::unique_ptr<engine::TokenConstraint>> GrammarConstraints::start(
@@ -67,21 +96,21 @@ Result<std::unique_ptr<engine::TokenConstraint>> GrammarConstraints::start(
   }
   std::string key(1, static_cast<char>(constraint.kind));
   key += constraint.text;
-  auto found = std::ranges::find(kept_, key, &decltype(kept_)::value_type::first);
-  if (found == kept_.end()) {
+  if (const auto found = index_.find(key); found != index_.end()) {
+    kept_.splice(kept_.begin(), kept_, found->second);
+  } else {
     auto grammar = grammar::compile(constraint);
     if (!grammar) {
       Error error = std::move(grammar).error();
       error.field = "response_format";
       return std::unexpected(std::move(error));
     }
-    kept_.emplace_front(std::move(key), std::make_shared<Kept>(std::move(*grammar)));
-    if (kept_.size() > kKeptMax) kept_.pop_back();
-    found = kept_.begin();
-  } else {
-    kept_.splice(kept_.begin(), kept_, found);
+    kept_.push_front(std::make_shared<Kept>(std::move(key), std::move(*grammar)));
+    index_.emplace(kept_.front()->key, kept_.begin());
+    kept_bytes_ += kept_.front()->bytes();
+    make_room(*kept_.front());
   }
-  return std::make_unique<Choice>(maker_, found->second, constraint.after);
+  return std::make_unique<Choice>(*this, kept_.front(), constraint.after);
 }
 
 }  // namespace penstock

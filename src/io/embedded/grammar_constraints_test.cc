@@ -126,6 +126,50 @@ TEST_CASE("constrained answers are instances, at any temperature, for every choi
   }
 }
 
+TEST_CASE("kept grammars have a limit, and what is thrown away is made again") {
+  const auto schema = [](int n) {
+    return Constraint{Constraint::Kind::kJsonSchema,
+                      R"({"type":"object","properties":{"p)" + std::to_string(n) +
+                          R"(":{"type":"string"},"rest":{"type":"string","pattern":"^[a-f]{1,9}$"}},
+                          "required":["rest"],"additionalProperties":false})"};
+  };
+  const auto small = GrammarConstraints::open(tokenizer_json(), 2048, 64 << 10);
+  const auto large = GrammarConstraints::open(tokenizer_json(), 2048);
+  REQUIRE(small.has_value());
+  REQUIRE(large.has_value());
+  constexpr std::string_view kText = R"({"rest":"abc"})";
+  const auto start = [&](int n) {
+    auto first = (*small)->start(schema(n));
+    auto second = (*large)->start(schema(n));
+    REQUIRE(first.has_value());
+    REQUIRE(second.has_value());
+    return std::pair(std::move(*first), std::move(*second));
+  };
+  auto read = Tokenizer::from_json(tokenizer_json());
+  REQUIRE(read.has_value());
+  std::vector<TokenId> tokens;
+  REQUIRE((*read)->encode(kText, tokens).has_value());
+  const auto held = start(0);  // is used all the time
+  for (int n = 0; n < 60; ++n) {
+    const auto [limited, free] = start(n);
+    for (const TokenId token : tokens) {
+      std::vector<std::uint64_t> a(2048 / 64);
+      std::vector<std::uint64_t> b(2048 / 64);
+      CHECK(limited->allow(a) == free->allow(b));
+      CHECK(a == b);
+      CHECK(limited->take(token));
+      CHECK(free->take(token));
+    }
+  }
+  CHECK((*large)->kept_count() == 60);
+  CHECK((*small)->kept_count() < 30);
+  CHECK((*small)->kept_bytes() <= 64 << 10);
+  std::vector<std::uint64_t> a(2048 / 64);
+  std::vector<std::uint64_t> b(2048 / 64);
+  CHECK(held.first->allow(a) == held.second->allow(b));
+  CHECK(a == b);
+}
+
 TEST_CASE("a continued constrained answer is the uninterrupted one, wherever it is cut") {
   Rig rig;
   const auto whole = rig.run(rig.request(kPerson, 1.0F, 9)).at(0);

@@ -17,6 +17,7 @@ extern "C" const char* __lsan_default_suppressions() {  // NOLINT: the checker's
 
 #include "io/transport/testing/any_driver.h"
 #include "io/transport/testing/sample_pool.h"
+#include "tests/support/effort.h"
 #include "tests/support/transport_peer.h"
 
 namespace penstock::transport {
@@ -274,7 +275,7 @@ TEST_CASE("closing ends the reads, later and once, and nothing else is said") {
 TEST_CASE("both sides may end as soon as they are connected") {
   for (const std::string& driver : all_drivers()) {
     CAPTURE(driver);
-    for (int round = 0; round < 20; ++round) {
+    for (int round = 0; round < rounds(20); ++round) {
       Pair pair(driver);
       std::byte into[10];
       ReadId read;

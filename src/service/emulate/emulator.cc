@@ -150,6 +150,7 @@ std::uint64_t prompt_of(const JsonBody& body) {
 std::vector<TokenId> emulated_tokens(std::string_view json) {
   if (auto ids = dialects::parse_token_ids(json)) return {ids->begin(), ids->end()};
   std::vector<TokenId> tokens(json.size() / sizeof(TokenId));
+  if (tokens.empty()) return tokens;
   std::memcpy(tokens.data(), json.data(), tokens.size() * sizeof(TokenId));
   for (TokenId& token : tokens)
     token &= 0x7FFFFFFF;

@@ -13,6 +13,7 @@
 #include "core/grammar/json_schema.h"
 #include "core/grammar/matcher.h"
 #include "core/prompt/chat_encoding.h"
+#include "tests/support/effort.h"
 
 namespace penstock::gateway {
 namespace {
@@ -140,7 +141,7 @@ int check_family(const char* family, Thinking thinking, const AnswerRules& rules
   const auto grammar = grammar::ebnf_grammar(*text);
   if (!grammar) FAIL(to_string(grammar.error()));
   int with_calls = 0;
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < rounds(40); ++i) {
     const std::string answer = walk(grammar::Matcher(*grammar), rng);
     if (answer.empty()) continue;
     CAPTURE(answer);

@@ -1,6 +1,8 @@
 // POST /v1/completions through the gateway: what reaches the engine, and every way an answer ends.
 #include <boost/json.hpp>
 
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "core/protocol/completion_fold.h"
@@ -59,6 +61,55 @@ TEST_CASE("a text goes to the model behind the token that begins texts, ids go a
   complete(rig, R"("prompt":"")");
   CHECK(*rig.engines.open()[0].request.prompt == std::vector<TokenId>{*bos});
   rig.emit_text("x", FinishReason::kLength);
+}
+
+TEST_CASE("a suffix goes behind the hole of models that fill in the middle, others refuse it") {
+  std::ifstream file("models/nano/tokenizer.json");
+  std::string json(std::istreambuf_iterator<char>(file), {});
+  const auto rename = [&](std::string_view from, std::string_view to) {
+    for (std::size_t at = json.find(from); at != json.npos; at = json.find(from, at + to.size()))
+      json.replace(at, from.size(), to);
+  };
+  rename("<｜▁pad▁｜>", "<｜fim▁begin｜>");
+  rename("<｜latest_reminder｜>", "<｜fim▁hole｜>");
+  rename("｜DSML｜", "<｜fim▁end｜>");
+  auto read = Tokenizer::from_json(json);
+  REQUIRE(read);
+  const std::shared_ptr<const Tokenizer> coder = std::move(*read);
+  Rig rig;
+  REQUIRE(rig.catalog.add({"coder", coder, rig.catalog.find("nano")->encoding, 1}));
+  rig.engines.add_worker(2, "coder", 4096);
+  const auto ask = [&](const std::string& model, const std::string& members) {
+    return rig.send("POST", "/beta/completions", R"({"model":")" + model + "\"," + members + "}");
+  };
+  const auto prompt_of = [&](std::string_view before, std::string_view behind) {
+    std::vector<TokenId> ids = {*coder->token_id("<｜begin▁of▁sentence｜>"),
+                                *coder->token_id("<｜fim▁begin｜>")};
+    REQUIRE(coder->encode(before, ids));
+    ids.push_back(*coder->token_id("<｜fim▁hole｜>"));
+    REQUIRE(coder->encode(behind, ids));
+    ids.push_back(*coder->token_id("<｜fim▁end｜>"));
+    return ids;
+  };
+  const auto whole = ask("coder", R"("prompt":"int a = ","suffix":";<｜fim▁end｜>")");
+  CHECK(*rig.engines.open()[0].request.prompt == prompt_of("int a = ", ";<｜fim▁end｜>"));
+  rig.emit_text("4", FinishReason::kLength);
+  CHECK(whole->status == 200);
+  CHECK_MESSAGE(contains(whole->body, R"("text":"4")"), whole->body);
+  ask("coder", R"("prompt":["a","b"],"suffix":"c")");
+  REQUIRE(rig.engines.open().size() == 2);
+  CHECK(*rig.engines.open()[0].request.prompt == prompt_of("a", "c"));
+  CHECK(*rig.engines.open()[1].request.prompt == prompt_of("b", "c"));
+  for (std::uint32_t i = 0; i < 2; ++i)
+    rig.emit_text("4", FinishReason::kLength);
+  const auto refused = ask("nano", R"("prompt":"int a = ","suffix":";")");
+  CHECK(refused->status == 400);
+  CHECK_MESSAGE(contains(refused->body, R"("param":"suffix","code":"unsupported_parameter")"),
+                refused->body);
+  ask("nano", R"("prompt":"x","suffix":"")");  // nothing to lead to
+  CHECK(*rig.engines.open()[0].request.prompt ==
+        std::vector<TokenId>{*coder->token_id("<｜begin▁of▁sentence｜>"), ids_of("x")[0]});
+  rig.emit_text("4", FinishReason::kLength);
 }
 
 TEST_CASE("a completion, streamed and whole, says the same; markup stays text") {
@@ -305,6 +356,20 @@ TEST_CASE("embeddings are refused by what is wrong, else by the model") {
     }
   }
   CHECK(rig.send("POST", "/v1/embeddings", "{}", {{"content-type", "text/plain"}})->status == 415);
+}
+
+TEST_CASE("completions are not stored: the field is taken, and there is nothing to get") {
+  Rig rig;
+  const auto answer = rig.chat(R"(,"store":true,"metadata":{"a":"b"})");
+  rig.emit_text("Once", FinishReason::kStop);
+  CHECK(answer->status == 200);
+  const auto at = answer->body.find("chatcmpl-");
+  REQUIRE(at != std::string::npos);
+  const std::string id = answer->body.substr(at, answer->body.find('"', at) - at);
+  for (const char* method : {"GET", "POST", "DELETE"})
+    CHECK(rig.send(method, "/v1/chat/completions/" + id)->status == 404);
+  CHECK(rig.send("GET", "/v1/chat/completions/" + id + "/messages")->status == 404);
+  CHECK(rig.send("GET", "/v1/chat/completions")->status == 405);
 }
 
 }  // namespace penstock::gateway

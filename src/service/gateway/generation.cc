@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/hash.h"
+#include "core/prompt/fill_in_middle.h"
 #include "core/prompt/plain_parser.h"
 #include "core/protocol/sse.h"
 #include "service/gateway/answer_rules.h"
@@ -14,6 +15,22 @@ namespace penstock::gateway {
 
 using protocol::ReasoningEffort;
 using protocol::ToolChoiceMode;
+
+namespace {
+
+Result<std::vector<PromptSpan>> fill_spans(const ServedModel& model, const RawPrompt& raw) {
+  auto spans = prompt::fill_in_middle(
+      [&](std::string_view token) { return model.tokenizer->token_id(token).has_value(); },
+      raw.text, raw.suffix);
+  if (spans) return std::move(*spans);
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("suffix: the model '{}' does not fill in the middle of a text: its "
+                          "vocabulary has no marks for it",
+                          model.name),
+              "suffix");
+}
+
+}  // namespace
 
 Generation::Generation(GatewayContext& context, HttpExchange& exchange, RequestRecord& record,
                        WireFormat& format)
@@ -170,7 +187,12 @@ Task<Status> Generation::encode_raw(Part& part, std::size_t index, RawPrompt raw
     std::vector<PromptSpan> spans;
     const std::string_view begin = model_->encoding->text_begin();
     if (raw.begins && !begin.empty()) spans.push_back({SpanKind::kSpecial, std::string(begin)});
-    spans.push_back({SpanKind::kPlain, std::move(raw.text)});
+    if (raw.suffix.empty()) {
+      spans.push_back({SpanKind::kPlain, std::move(raw.text)});
+    } else {
+      CO_TRY(const auto filling, fill_spans(*model_, raw));
+      spans.insert(spans.end(), filling.begin(), filling.end());
+    }
     co_return co_await encode_spans(part, std::move(spans));
   }
   CO_TRY_STATUS(model_->check_ids(*raw.ids, part.field));

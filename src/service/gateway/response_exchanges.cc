@@ -36,7 +36,10 @@ Task<void> KeptExchange::keep_when_over() {
   response.owner = record_.key_name;
   response.previous_id = previous_id_;
   response.created = context_.unix_seconds();
-  response.input = protocol::stored_input(request().body, writer->id().substr(5), known_);
+  // Again, at the end: an index of the text needn't be kept as long as the answer takes.
+  const auto body = protocol::JsonDocument::parse(request().body, context_.limits.chat.json);
+  ENSURE(body);
+  response.input = protocol::stored_input(body->root(), writer->id().substr(5), known_);
   response.output = writer->output();
   response.body = writer->body();
   const Status stored = co_await on_store<void>(

@@ -11,6 +11,7 @@
 namespace penstock::gateway {
 namespace {
 
+using protocol::JsonDocument;
 using protocol::ResponsesRequest;
 using protocol::Seal;
 
@@ -68,15 +69,22 @@ Task<void> ResponsesApi::answer(HttpExchange& exchange, RequestRecord& record,
   static_cast<void>(co_await exchange.respond(std::move(*response)));
 }
 
-Task<ResponsesApi::Prepared> ResponsesApi::prepare(const HttpExchange& exchange,
+Result<JsonDocument> ResponsesApi::read_body(const HttpExchange& exchange) const {
+  return JsonDocument::parse(exchange.request().body, context_.limits.chat.json);
+}
+
+Task<ResponsesApi::Prepared> ResponsesApi::prepare(Result<JsonDocument> body,
                                                    const RequestRecord& record, const Seal& seal,
                                                    const SocketMemory* memory) {
-  const std::string& body = exchange.request().body;
-  Prepared out{protocol::parse_responses_request(body, seal, context_.limits.chat), {}};
-  if (!out.request || !out.request->needs_stored()) co_return out;
-  Status done = co_await fetch(out, record.key_name, memory);
-  if (done) done = protocol::complete_conversation(*out.request, body, seal, out.context);
-  if (!done) out.request = std::unexpected(std::move(done).error());
+  if (!body) co_return Prepared{{}, std::unexpected(std::move(body).error()), {}};
+  const auto root = body->root();
+  Prepared out{{}, protocol::read_responses_request(root, seal, context_.limits.chat), {}};
+  if (out.request && out.request->needs_stored()) {
+    Status done = co_await fetch(out, record.key_name, memory);
+    if (done) done = protocol::complete_conversation(*out.request, root, seal, out.context);
+    if (!done) out.request = std::unexpected(std::move(done).error());
+  }
+  out.body = std::move(*body);
   co_return out;
 }
 
@@ -126,13 +134,14 @@ Task<Status> ResponsesApi::fetch_reference(const std::string& item, const std::s
 
 Task<void> ResponsesApi::create(HttpExchange& exchange, RequestRecord& record) {
   const Seal seal = seal_for(record);
-  Prepared prepared = co_await prepare(exchange, record, seal);
+  Prepared prepared = co_await prepare(read_body(exchange), record, seal);
   if (prepared.request && prepared.request->background) {
     co_await begin_background(exchange, record, std::move(prepared), seal);
     co_return;
   }
   const bool kept = prepared.request && prepared.request->store && context_.responses != nullptr;
   std::string previous = prepared.request ? prepared.request->previous_response_id : std::string();
+  prepared.body.reset();
   ResponsesFormat format(std::move(prepared.request), seal, context_.unix_seconds);
   if (!kept) {
     co_await generate_(exchange, record, format);
@@ -168,7 +177,7 @@ Task<void> ResponsesApi::begin_background(HttpExchange& exchange, RequestRecord&
   response.background = true;
   response.running = true;
   response.input =
-      protocol::stored_input(exchange.request().body, identity.name, prepared.context.known);
+      protocol::stored_input(prepared.body->root(), identity.name, prepared.context.known);
   const auto begun =
       protocol::ResponsesWriter(begin_response(request, request.chat.model, identity)).body();
   response.body = protocol::ended_response(begun, "queued", "null");
@@ -344,7 +353,8 @@ Task<Result<HttpResponse>> ResponsesApi::cancel(RequestRecord& record, std::stri
 
 Task<void> ResponsesApi::count(HttpExchange& exchange, RequestRecord& record) {
   const Seal seal = seal_for(record);
-  Prepared prepared = co_await prepare(exchange, record, seal);
+  Prepared prepared = co_await prepare(read_body(exchange), record, seal);
+  prepared.body.reset();
   ResponsesFormat format(std::move(prepared.request), seal, context_.unix_seconds);
   format.only_count(protocol::input_tokens_object);
   co_await generate_(exchange, record, format);
@@ -352,7 +362,7 @@ Task<void> ResponsesApi::count(HttpExchange& exchange, RequestRecord& record) {
 
 Task<void> ResponsesApi::compact(HttpExchange& exchange, RequestRecord& record) {
   const Seal seal = seal_for(record);
-  Prepared prepared = co_await prepare(exchange, record, seal);
+  Prepared prepared = co_await prepare(read_body(exchange), record, seal);
   if (prepared.request && !seal.close) {
     prepared.request =
         fail(ErrorCode::kUnsupported, "this server has no secret to seal a compaction with");
@@ -361,8 +371,9 @@ Task<void> ResponsesApi::compact(HttpExchange& exchange, RequestRecord& record) 
   std::vector<std::string> items = std::move(prepared.context.items);
   if (prepared.request) {
     items.push_back(
-        protocol::stored_input(exchange.request().body, compaction.name, prepared.context.known));
+        protocol::stored_input(prepared.body->root(), compaction.name, prepared.context.known));
   }
+  prepared.body.reset();
   ResponsesFormat format(std::move(prepared.request), seal, context_.unix_seconds);
   format.only_count([&](std::uint64_t tokens) {
     compaction.usage.prompt_tokens = tokens;

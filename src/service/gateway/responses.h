@@ -17,6 +17,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,17 +66,21 @@ class ResponsesApi {
 
  private:
   struct Prepared {
+    std::optional<protocol::JsonDocument> body;  // of a request that was read
     Result<protocol::ResponsesRequest> request;
     protocol::StoredContext context;
   };
   protocol::Seal seal_for(const RequestRecord& record) const;
-  Task<Prepared> prepare(const HttpExchange& exchange, const RequestRecord& record,
+  Result<protocol::JsonDocument> read_body(const HttpExchange& exchange) const;
+  // The text that the document indexes stays where it is until the Prepared has gone.
+  Task<Prepared> prepare(Result<protocol::JsonDocument> body, const RequestRecord& record,
                          const protocol::Seal& seal, const SocketMemory* memory = nullptr);
   Task<Status> fetch(Prepared& prepared, const std::string& owner, const SocketMemory* memory);
   Task<void> answer_message(HttpExchange& connection, WebSocket& socket, RequestRecord record,
                             std::string message, SocketMemory& memory);
   Task<void> create_on_socket(SocketExchange& exchange, RequestRecord& record,
-                              const SocketMessage& message, SocketMemory& memory);
+                              protocol::JsonDocument body, const SocketMessage& message,
+                              SocketMemory& memory);
   // Keeps what the next message may go on from, if there is room for it.
   void remember(SocketMemory& memory, SocketMemory next);
   Task<Status> fetch_reference(const std::string& item, const std::string& owner,

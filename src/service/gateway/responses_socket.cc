@@ -35,9 +35,7 @@ Error life_is_over() {
           "websocket_connection_limit_reached"};
 }
 
-Result<SocketMessage> read_message_head(std::string_view message) {
-  TRY(const auto document, protocol::JsonDocument::parse(message));
-  const auto root = document.root();
+Result<SocketMessage> read_message_head(protocol::JsonRef root) {
   const auto type = root.is_object() ? root.find("type") : protocol::JsonRef();
   if (!type || !type.is_string() || type.string() != "response.create") {
     return fail(ErrorCode::kInvalidArgument,
@@ -125,17 +123,19 @@ Task<void> ResponsesApi::answer_message(HttpExchange& connection, WebSocket& soc
   const Instant begun_at = context_.clock.now();
   record.request_id = "req-" + random_name(context_.rng);
   context_.observer.request_started();
-  const auto head = read_message_head(message);
+  HttpRequest request;
+  request.method = "POST";
+  request.path = connection.request().path;
+  request.headers = {{"content-type", "application/json"}};
+  request.body = std::move(message);
+  request.peer = record.peer;
+  request.received_at = begun_at;
+  SocketExchange exchange(connection, socket, std::move(request));
+  auto body = read_body(exchange);
+  const auto head =
+      body ? read_message_head(body->root()) : std::unexpected(std::move(body).error());
   if (head) {
-    HttpRequest request;
-    request.method = "POST";
-    request.path = connection.request().path;
-    request.headers = {{"content-type", "application/json"}};
-    request.body = std::move(message);
-    request.peer = record.peer;
-    request.received_at = begun_at;
-    SocketExchange exchange(connection, socket, std::move(request));
-    co_await create_on_socket(exchange, record, *head, memory);
+    co_await create_on_socket(exchange, record, std::move(*body), *head, memory);
   } else {
     error_response(head.error(), record);  // for the record
     static_cast<void>(co_await socket.send(refusal(head.error())));
@@ -145,9 +145,10 @@ Task<void> ResponsesApi::answer_message(HttpExchange& connection, WebSocket& soc
 }
 
 Task<void> ResponsesApi::create_on_socket(SocketExchange& exchange, RequestRecord& record,
-                                          const SocketMessage& message, SocketMemory& memory) {
+                                          protocol::JsonDocument body, const SocketMessage& message,
+                                          SocketMemory& memory) {
   const protocol::Seal seal = seal_for(record);
-  Prepared prepared = co_await prepare(exchange, record, seal, &memory);
+  Prepared prepared = co_await prepare(std::move(body), record, seal, &memory);
   const AnswerIdentity identity{random_name(context_.rng), context_.unix_seconds(), {}};
   SocketMemory next;
   next.id = "resp_" + identity.name;
@@ -161,8 +162,9 @@ Task<void> ResponsesApi::create_on_socket(SocketExchange& exchange, RequestRecor
     ready = begin_response(request, request.chat.model, identity);
     next.items = std::move(prepared.context.items);
     next.items.push_back(
-        protocol::stored_input(exchange.request().body, identity.name, prepared.context.known));
+        protocol::stored_input(prepared.body->root(), identity.name, prepared.context.known));
   }
+  prepared.body.reset();
   const bool goes_on_here = !previous.empty() && previous == memory.id;
   ResponsesFormat format(std::move(prepared.request), seal, context_.unix_seconds, identity.name);
   if (!message.generates) {

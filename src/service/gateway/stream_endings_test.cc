@@ -231,4 +231,36 @@ TEST_CASE("streams of every kind in every API end in an error when the engine fa
       });
 }
 
+TEST_CASE("no answer may be kept on its way: whole, streamed, refused or a list") {
+  EndingsRig rig;
+  const auto holds = [](const Answered& answer, int status) {
+    CHECK(answer.status == status);
+    CHECK(answer.header("cache-control") == "no-store");
+  };
+  for (const Variant& variant : kVariants) {
+    const auto streamed = rig.ask(variant, kScripts[0]);
+    for (std::uint32_t choice = 0; choice < (variant.two ? 2U : 1U); ++choice)
+      rig.emit_text("Once", FinishReason::kStop, choice);
+    holds(*streamed, 200);
+  }
+  const std::string hi = R"("messages":[{"role":"user","content":"Hi"}]})";
+  const auto whole = [&](const char* path, const std::string& members) {
+    const auto answer = rig.send("POST", path, R"({"model":"nano",)" + members);
+    rig.emit_text("Once", FinishReason::kStop);
+    holds(*answer, 200);
+  };
+  whole("/v1/chat/completions", hi);
+  whole("/v1/completions", R"("prompt":"Hi"})");
+  whole("/v1/responses", R"("input":"Hi"})");
+  whole("/v1/messages", R"("max_tokens":9,)" + hi);
+  holds(*rig.send("POST", "/v1/messages/count_tokens", R"({"model":"nano",)" + hi), 200);
+  holds(*rig.send("POST", "/tokenize", R"({"model":"nano","prompt":"Hi"})"), 200);
+  holds(*rig.send("GET", "/v1/models"), 200);
+  holds(*rig.send("GET", "/v1/responses/resp_1"), 404);
+  holds(*rig.send("POST", "/v1/chat/completions", "{"), 400);
+  holds(*rig.send("POST", "/v1/messages", "{"), 400);
+  holds(*rig.send("GET", "/nowhere"), 404);
+  CHECK(rig.engines.open().empty());
+}
+
 }  // namespace penstock::gateway

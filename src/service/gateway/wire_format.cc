@@ -68,6 +68,7 @@ Result<ChatRequest> CompletionFormat::parse(std::string_view body, const ChatLim
     const bool is_text = !prompt.ids;
     if (request.echo && is_text) echoes_[i] = prompt.text;
     prompts_.push_back({.text = std::move(prompt.text),
+                        .suffix = request.suffix,
                         .begins = is_text,
                         .ids = std::move(prompt.ids),
                         .wants_text = request.echo && !is_text});

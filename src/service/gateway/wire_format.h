@@ -32,7 +32,8 @@ struct AnswerIdentity {
 // A prompt that goes to the model as it is: ids, or else a text in which nothing is special.
 struct RawPrompt {
   std::string text = {};
-  bool begins = false;  // what begins every text of the model goes before it
+  std::string suffix = {};  // the answer belongs between the two; empty: behind the text
+  bool begins = false;      // what begins every text of the model goes before it
   std::optional<std::vector<TokenId>> ids = {};
   bool wants_text = false;  // of the ids
 };

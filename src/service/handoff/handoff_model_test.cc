@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "base/rng.h"
+#include "tests/support/effort.h"
 #include "tests/support/handoff_worker.h"
 
 namespace penstock::service {
@@ -401,7 +402,7 @@ std::uint64_t number(const char* name, std::uint64_t otherwise) {
 
 TEST_CASE("random lives: right bytes or a failure, every block back once, nothing left") {
   const std::uint64_t first = number("HANDOFF_FIRST", 1);
-  const std::uint64_t seeds = number("HANDOFF_SEEDS", 1500);
+  const std::uint64_t seeds = number("HANDOFF_SEEDS", rounds(1500));
   std::vector<std::uint64_t> hits(handoff::edges().size());
   std::uint64_t done = 0;
   std::uint64_t failed = 0;

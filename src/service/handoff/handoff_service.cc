@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "service/handoff/outbox.h"
 #include "service/handoff/owner_side.h"
+#include "service/handoff/peer_outbox.h"
 #include "service/handoff/rank_port.h"
 #include "service/handoff/reader_side.h"
 
@@ -27,7 +27,7 @@ struct HandoffService::State {
   Transport& transport;
   const HandoffOptions options;
   HandoffCounters counters;
-  Outbox outbox;
+  PeerOutbox outbox;
   std::vector<std::unique_ptr<RankPort>> ports;  // before the sides: they give blocks back to them
   OwnerSide owner;
   ReaderSide reader;

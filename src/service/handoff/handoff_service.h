@@ -69,7 +69,7 @@ struct HandoffCounters {
 
 class OwnerSide;
 class ReaderSide;
-class Outbox;
+class PeerOutbox;
 
 class HandoffService {
  public:

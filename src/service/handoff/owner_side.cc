@@ -9,7 +9,7 @@
 
 namespace penstock::service {
 
-OwnerSide::OwnerSide(Transport& transport, Outbox& outbox, const HandoffOptions& options,
+OwnerSide::OwnerSide(Transport& transport, PeerOutbox& outbox, const HandoffOptions& options,
                      HandoffCounters& counters)
     : transport_(transport),
       outbox_(outbox),

@@ -12,14 +12,14 @@
 #include "core/handoff/owner.h"
 #include "port/transport.h"
 #include "service/handoff/handoff_service.h"
-#include "service/handoff/outbox.h"
+#include "service/handoff/peer_outbox.h"
 #include "service/handoff/rank_port.h"
 
 namespace penstock::service {
 
 class OwnerSide {
  public:
-  OwnerSide(Transport& transport, Outbox& outbox, const HandoffOptions& options,
+  OwnerSide(Transport& transport, PeerOutbox& outbox, const HandoffOptions& options,
             HandoffCounters& counters);
 
   // `pool` is the transport's number; `port` outlives this.
@@ -53,7 +53,7 @@ class OwnerSide {
   void apply();
 
   Transport& transport_;
-  Outbox& outbox_;
+  PeerOutbox& outbox_;
   std::size_t sum_bytes_max_;
   HandoffCounters& counters_;
   handoff::Owner owner_;

@@ -34,7 +34,7 @@ SliceEnd slice_end(ReadEnd end) {
 
 }  // namespace
 
-ReaderSide::ReaderSide(Transport& transport, Outbox& outbox, const HandoffOptions& options,
+ReaderSide::ReaderSide(Transport& transport, PeerOutbox& outbox, const HandoffOptions& options,
                        HandoffCounters& counters, std::function<void()> news)
     : transport_(transport),
       outbox_(outbox),

@@ -16,7 +16,7 @@
 #include "core/handoff/reader.h"
 #include "port/transport.h"
 #include "service/handoff/handoff_service.h"
-#include "service/handoff/outbox.h"
+#include "service/handoff/peer_outbox.h"
 #include "service/handoff/rank_port.h"
 
 namespace penstock::service {
@@ -24,7 +24,7 @@ namespace penstock::service {
 class ReaderSide {
  public:
   // `news` is called when a read has ended: outside of any call from above.
-  ReaderSide(Transport& transport, Outbox& outbox, const HandoffOptions& options,
+  ReaderSide(Transport& transport, PeerOutbox& outbox, const HandoffOptions& options,
              HandoffCounters& counters, std::function<void()> news);
   // Cancels all reads, fails all pulls, gives all blocks back and closes all connections.
   ~ReaderSide();
@@ -91,7 +91,7 @@ class ReaderSide {
   Instant now() const { return transport_.clock().now(); }
 
   Transport& transport_;
-  Outbox& outbox_;
+  PeerOutbox& outbox_;
   const HandoffOptions& options_;
   HandoffCounters& counters_;
   std::function<void()> news_;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Coding agents as people run them, each through one loop "the model asks for a tool, the tool runs,
 # the model answers", against a scripted engine: tests/clients/agents/run.sh [BINARY]
+# Whatever they are answered is held to docs/protocol/schemas on its way (recorder.py).
 # They are large (1.2 GB), so this is no part of CI; `make test-clients` runs it.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -24,6 +25,7 @@ export PATH="$modules/.bin:$PATH"
 
 folder=$(mktemp -d)
 start_server "$binary" "$folder" --access-log "$folder/access.log" --engine scripted --script "$here/script.json" --kv-memory 512MiB
+start_recorder "$here/../recorder.py" 20
 # Codex takes no home inside the folder for temporary files.
 homes=$here/node_modules/.homes
 rm -rf "$homes"
@@ -77,4 +79,5 @@ drive codex-websocket env PENSTOCK_API_KEY=none codex exec --skip-git-repo-check
   --dangerously-bypass-approvals-and-sandbox "run the marker command"
 grep -q '"status":101' "$folder/access.log" || { echo "agents: codex opened no WebSocket" >&2; failed=1; }
 
+stop_recorder || failed=1
 exit "$failed"

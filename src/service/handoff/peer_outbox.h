@@ -1,4 +1,4 @@
-// Outbox: messages that a connection does not take yet wait here, up to a limit.
+// PeerOutbox: messages that a connection does not take yet wait here, up to a limit.
 //
 // The machines send and forget. What the transport refuses for now (kOverloaded) is tried again on
 // every flush(), in order; a connection that has more than kQueuedMax bytes waiting is given up:
@@ -17,11 +17,11 @@
 
 namespace penstock::service {
 
-class Outbox {
+class PeerOutbox {
  public:
   static constexpr std::size_t kQueuedMax = 4 << 20;  // bytes, of one peer
 
-  explicit Outbox(Transport& transport) : transport_(transport) {}
+  explicit PeerOutbox(Transport& transport) : transport_(transport) {}
 
   void send(PeerId peer, std::string message);
   void flush();

@@ -1,10 +1,10 @@
-#include "service/handoff/outbox.h"
+#include "service/handoff/peer_outbox.h"
 
 #include <utility>
 
 namespace penstock::service {
 
-void Outbox::send(PeerId peer, std::string message) {
+void PeerOutbox::send(PeerId peer, std::string message) {
   auto queue = queues_.find(peer);
   if (queue == queues_.end()) {
     const Status sent = transport_.send(peer, message);
@@ -20,7 +20,7 @@ void Outbox::send(PeerId peer, std::string message) {
   }
 }
 
-void Outbox::flush() {
+void PeerOutbox::flush() {
   for (auto queue = queues_.begin(); queue != queues_.end();) {
     auto& [peer, waiting] = *queue;
     while (!waiting.messages.empty()) {
@@ -33,7 +33,7 @@ void Outbox::flush() {
   }
 }
 
-std::vector<PeerId> Outbox::take_stuck() {
+std::vector<PeerId> PeerOutbox::take_stuck() {
   return std::exchange(stuck_, {});
 }
 
