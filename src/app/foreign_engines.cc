@@ -88,6 +88,12 @@ Result<ForeignEngine> parse_engine(std::string_view word) {
       engine.role = foreign::EngineRole::kPrefill;
     } else if (name == "role" && value == "decode") {
       engine.role = foreign::EngineRole::kDecode;
+    } else if (name == "role" && value == "encode") {
+      if (engine.kind != dialects::EngineKind::kVllm)
+        return bad(word,
+                   "only vLLM has its media encoded by this gateway; SGLang's servers talk to "
+                   "encoders themselves (--encoder-urls): leave this one out");
+      engine.role = foreign::EngineRole::kEncode;
     } else if (name == "bootstrap-port") {
       TRY(const std::int64_t port, parse_count(value));
       if (port < 1 || port > 65535) return bad(word, "bootstrap-port is 1 to 65535");
@@ -99,7 +105,9 @@ Result<ForeignEngine> parse_engine(std::string_view word) {
     } else if (name == "connector") {
       return bad(word, "a connector is nixl, which it is without this, or mooncake");
     } else if (name == "role") {
-      return bad(word, "a role is prefill or decode; without one an engine does both");
+      return bad(
+          word,
+          "a role is prefill or decode (of vLLM also encode); without one an engine does all");
     } else {
       return bad(word,
                  fmt::format("\"{}\" is not known; there are key-file, name, role, connector, "
@@ -123,6 +131,14 @@ Result<ForeignEngine> parse_engine(std::string_view word) {
 Status check_role(const ForeignEngine& engine, const std::vector<ForeignEngine>& all) {
   if (engine.role == foreign::EngineRole::kMixed) return {};
   const auto& dialect = dialects::dialect(engine.kind);
+  if (engine.role == foreign::EngineRole::kEncode) {
+    const bool serves = std::ranges::any_of(all, [&](const ForeignEngine& each) {
+      return each.kind == engine.kind && each.role != foreign::EngineRole::kEncode;
+    });
+    if (serves) return {};
+    return bad(engine.name,
+               fmt::format("there is no engine of {} beside it that answers", dialect.name));
+  }
   if (dialect.pd == dialects::PdProtocol::kNone)
     return bad(engine.name,
                fmt::format("{} does prompts and answers itself: leave out the role", dialect.name));

@@ -2,10 +2,10 @@
 //
 // --engine is either one word, embedded or scripted, or one or more KIND=URL with further
 // NAME=VALUE after commas: key-file, a file with the server's key that only its owner may read;
-// name, for logs; role, prefill or decode, for engines that share the work; connector, nixl or
-// mooncake, by which vLLM's do; bootstrap-host and bootstrap-port, of prefill engines; kv-events,
-// kv-replay and kv-topic, of KV events. file=FILE names a file of more of them, a line each, which
-// may change while the gateway runs (ForeignFleet).
+// name, for logs; role, prefill, decode or encode, for engines that share the work; connector, nixl
+// or mooncake, by which vLLM's do; bootstrap-host and bootstrap-port, of prefill engines;
+// kv-events, kv-replay and kv-topic, of KV events. file=FILE names a file of more of them, a line
+// each, which may change while the gateway runs (ForeignFleet).
 //
 // Errors: kInvalidArgument naming the word at fault. Concurrency: pure, but for the files, which
 // are read.

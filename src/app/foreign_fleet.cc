@@ -50,6 +50,7 @@ Result<ForeignFleet::Change> ForeignFleet::change_to(const std::vector<ForeignEn
   std::erase_if(engines_, [&](const FleetEngine& engine) {
     const bool stays = std::ranges::find(wanted, engine.what) != wanted.end();
     if (!stays) change.removed.push_back(engine.id);
+    if (!stays) switches_.set_drains(engine.id, false);
     return !stays;
   });
   for (FleetEngine& engine : change.added) {

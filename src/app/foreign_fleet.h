@@ -6,14 +6,15 @@
 // with a mistake changes nothing. Keys are read when an engine is added, so a changed key file
 // counts once the engine's line changes.
 //
-// Errors: reread() gives the file's mistake once. Concurrency: the main thread; prefixes() from
-// any.
+// Errors: reread() gives the file's mistake once. Concurrency: the main thread; prefixes() and
+// switches() from any.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "app/engine_prefixes.h"
+#include "app/engine_switches.h"
 #include "app/foreign_engines.h"
 
 namespace penstock {
@@ -39,6 +40,7 @@ class ForeignFleet {
 
   const std::vector<FleetEngine>& engines() const { return engines_; }
   EnginePrefixes& prefixes() { return prefixes_; }
+  OperatorSwitches& switches() { return switches_; }
 
  private:
   Result<Change> change_to(const std::vector<ForeignEngine>& wanted);
@@ -46,6 +48,7 @@ class ForeignFleet {
   const Options& options_;
   const std::string file_;  // empty: none
   EnginePrefixes prefixes_;
+  OperatorSwitches switches_;
   std::vector<FleetEngine> engines_;
   std::uint32_t next_id_ = 1;
   std::string seen_;  // of the file

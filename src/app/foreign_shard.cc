@@ -43,7 +43,7 @@ ForeignShard::ForeignShard(http::AsioClock& clock, const Options& options, Forei
           [tells](const std::string& text) {
             if (tells) log_info("{}", text);
           },
-          &fleet.prefixes()),
+          &fleet.prefixes(), &fleet.switches()),
       gateway_(clock, engines_, relay_limits(options), alias_map(options), Rng(draw_u64()),
                unix_seconds) {
   for (const FleetEngine& engine : fleet.engines())

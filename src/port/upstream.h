@@ -30,6 +30,8 @@ struct UpstreamRequest {
   std::string target = "/";         // path and query
   std::vector<HttpHeader> headers;  // host and content-length are added
   std::string body;
+  // Instead of it: the body in pieces, which outlive the call.
+  std::vector<std::string_view> pieces = {};
   // From then on it is not sent any more, nor sent once more: what it says would not hold.
   Instant send_by = Instant::max();
 };

@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -115,7 +116,10 @@ def test_every_dialect(folder):
             assert words(stream) == json.loads(direct[1])["choices"][0]["message"]["content"]
             for path, body in (("/v1/completions", {"prompt": "x"}), ("/v1/responses", {"input": "x"}),
                                ("/v1/messages", {"messages": [1], "max_tokens": 4}),
-                               ("/tokenize", {"prompt": "x"})):
+                               ("/tokenize", {"prompt": "x"}), ("/v1/embeddings", {"input": "x"}),
+                               ("/inference/v1/generate", {"token_ids": [1, 2, 3]})):
+                if path.startswith("/inference") and dialect != "vllm":
+                    continue
                 body["model"] = "emulated"
                 assert ask(gateway.port, "POST", path, body) == \
                     ask(engine.port, "POST", path, body, {"authorization": "Bearer worker-key"}), path
@@ -267,6 +271,28 @@ def test_conversations(folder):
         assert done.returncode == 0, done
         leg = json.loads(done.stdout)["placements"][0]["prefill"]
         assert len(leg["best"]) == 4 and leg["chosen"] == leg["best"][0]["rank"], leg
+        # Operators see the engines, drain them, and have SGLang record its experts' loads.
+        with open(os.path.join(folder, "talk", "run", "gateway.json")) as file:
+            operator = {"authorization": f"Bearer {json.load(file)['token']}"}
+        assert ask(gateway.port, "GET", "/admin/engines")[0] == 401
+        seen = json.loads(ask(gateway.port, "GET", "/admin/engines", headers=operator)[1])["engines"]
+        assert [(e["name"], e["healthy"], e["draining"]) for e in seen] == \
+            [("sglang-0", True, False), ("vllm-1", True, False), ("llamacpp-2", True, False)], seen
+
+        def operate(what):
+            status, text = ask(gateway.port, "POST", f"/admin/engines/{what}", headers=operator)
+            return status, text
+
+        assert operate("sglang-0/drain")[0] == 200 and operate("llamacpp-2/drain")[0] == 200
+        before = [json.loads(ask(e.port, "GET", "/emulate/stats")[1])["requests"] for e in engines]
+        for number in range(12):
+            assert ask(gateway.port, "POST", "/v1/chat/completions", chat(f"drained {number}"))[0] == 200
+        after = [json.loads(ask(e.port, "GET", "/emulate/stats")[1])["requests"] for e in engines]
+        assert after == [before[0], before[1] + 12, before[2]], (before, after)
+        assert operate("sglang-0/experts/dump")[0] >= 400  # nothing was started
+        for verb in ("start", "stop"):
+            assert operate(f"sglang-0/experts/{verb}")[0] == 200, verb
+        assert operate("vllm-1/experts/start")[0] == 400 and operate("none/drain")[0] == 404
     finally:
         gateway.stop()
         for engine in engines:
@@ -375,6 +401,38 @@ def test_rooms(folder):
         gateway.stop()
         prefill.stop()
         decode.stop()
+
+
+def test_media(folder):
+    """Media are encoded by encode servers, and one of them may die."""
+    encoders = [emulate("vllm", "mode=encode") for _ in range(2)]
+    answers = emulate("vllm", "mode=language")
+    gateway = serve(os.path.join(folder, "media"), f"vllm=http://127.0.0.1:{answers.port}", *(
+        f"vllm=http://127.0.0.1:{e.port},role=encode" for e in encoders))
+
+    def body(number):
+        return {"model": "emulated", "messages": [{"role": "user", "content": [
+            {"type": "text", "text": "what is it?"},
+            *({"type": "image_url", "image_url": {"url": f"data:{number}-{i}"}} for i in range(3))]}]}
+
+    try:
+        wait_ready(gateway.port)
+        assert ask(answers.port, "POST", "/v1/chat/completions", body(0))[0] == 400  # it can't alone
+        with emulating("vllm") as plain:
+            for number in range(6):
+                if number == 3:
+                    encoders[0].stop(signal.SIGKILL)
+                status, text = ask(gateway.port, "POST", "/v1/chat/completions", body(number))
+                assert status == 200, text
+                assert json.loads(text)["choices"][0]["message"] == json.loads(ask(
+                    plain.port, "POST", "/v1/chat/completions", body(number))[1])["choices"][0]["message"]
+        assert json.loads(ask(encoders[1].port, "GET", "/emulate/stats")[1])["requests"] >= 9
+        wait_running(encoders[1].port, 0)
+    finally:
+        gateway.stop()
+        answers.stop()
+        for engine in encoders:
+            engine.stop()
 
 
 def test_every_fault(folder):
@@ -486,6 +544,45 @@ def test_engines_come_and_go(folder):
             engine.stop()
 
 
+def test_llama_server(folder):
+    """A real llama-server, where PENSTOCK_LLAMA_SERVER says where it is and PENSTOCK_LLAMA_MODEL its model."""
+    program, model = (os.environ.get(name) for name in ("PENSTOCK_LLAMA_SERVER", "PENSTOCK_LLAMA_MODEL"))
+    if not program or not model:
+        print("skipped: set PENSTOCK_LLAMA_SERVER to llama-server and PENSTOCK_LLAMA_MODEL to a GGUF file")
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with open(os.path.join(folder, "llama.log"), "w") as log:
+        server = subprocess.Popen([program, "-m", model, "--host", "127.0.0.1", "--port", str(port),
+                                   "--slots", "--metrics", "-c", "2048"], stdout=log, stderr=log)
+    gateway = None
+    try:
+        gateway = serve(os.path.join(folder, "llama"), f"llamacpp=http://127.0.0.1:{port}")
+        until = time.monotonic() + 120  # until the model is loaded
+        while ask(gateway.port, "GET", "/readyz")[0] != 200:
+            assert server.poll() is None and time.monotonic() < until, "llama-server does not start"
+            time.sleep(0.2)
+        name = json.loads(ask(gateway.port, "GET", "/v1/models")[1])["data"][0]["id"]
+        body = {"model": name, "temperature": 0, "max_tokens": 16,
+                "messages": [{"role": "user", "content": "Count: one, two, three, " * 20}]}
+
+        def text(answer):
+            return json.loads(answer)["choices"][0]["message"]["content"]
+
+        direct = ask(port, "POST", "/v1/chat/completions", body, timeout=120)[1]
+        through = ask(gateway.port, "POST", "/v1/chat/completions", body, timeout=120)[1]
+        assert text(direct) == text(through), (direct, through)
+        assert json.loads(through)["usage"]["prompt_tokens_details"]["cached_tokens"] > 0, through
+        status, stream = ask(gateway.port, "POST", "/v1/chat/completions", {**body, "stream": True}, timeout=120)
+        assert status == 200 and stream.endswith("data: [DONE]\n\n") and words(stream) == text(direct), stream
+    finally:
+        if gateway:
+            gateway.stop()
+        server.terminate()
+        server.wait(timeout=30)
+
+
 def test_faults(folder):
     engine = emulate("vllm")
     gateway = serve(os.path.join(folder, "faults"), f"vllm=http://127.0.0.1:{engine.port}")
@@ -512,9 +609,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--binary", required=True)
     BINARY = os.path.abspath(parser.parse_args().binary)
-    for test in (test_every_dialect, test_refusals, test_faults, test_conversations, test_events, test_rooms,
+    for test in (test_every_dialect, test_refusals, test_faults, test_conversations, test_events, test_rooms, test_media,
                  test_every_fault, test_engines_come_and_go,
-                 test_client_goes_away, test_churn):
+                 test_client_goes_away, test_churn, test_llama_server):
         with tempfile.TemporaryDirectory() as folder:
             began = time.monotonic()
             test(folder)

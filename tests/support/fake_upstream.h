@@ -45,6 +45,8 @@ class FakeUpstream final : public Upstream {
   std::unique_ptr<UpstreamCall> call(UpstreamRequest request) override {
     UpstreamAnswer answer;
     const Instant send_by = request.send_by;
+    for (const std::string_view piece : std::exchange(request.pieces, {}))
+      request.body += piece;
     if (request.method == "GET") {
       const auto found = get.find(request.target);
       answer.status = found == get.end() ? 404 : found->second.first;

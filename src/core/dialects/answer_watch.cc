@@ -86,6 +86,15 @@ void AnswerWatch::read_usage(std::string_view json) {
   usage_ = usage;
 }
 
+// llama.cpp's own account of what was cached, where usage does not say it.
+void AnswerWatch::read_timings(std::string_view json) {
+  if (cached_told_ || !usage_) return;
+  const auto cached = integer_at(json, {"timings", "cache_n"});
+  if (!cached || *cached < 0) return;
+  cached_told_ = true;
+  usage_->cached_tokens = std::min(static_cast<std::uint64_t>(*cached), usage_->prompt_tokens);
+}
+
 AnswerWatch::Says AnswerWatch::event(const SseEvent& event) {
   if (!event.has_data) return Says::kMore;
   switch (api_) {
@@ -114,6 +123,7 @@ AnswerWatch::Says AnswerWatch::chat_event(std::string_view data) {
   const auto usage = value_at(data, {"usage"});
   if (!usage || *usage == "null") return Says::kMore;
   read_usage(*usage);
+  read_timings(data);
   const auto choices = value_at(data, {"choices"});
   return choices && is_empty_array(*choices) ? Says::kUsageOnly : Says::kMore;
 }
@@ -155,7 +165,10 @@ AnswerWatch::Says AnswerWatch::responses_event(const SseEvent& event) {
 
 void AnswerWatch::whole(std::string_view body) {
   ended_ = true;
-  if (const auto usage = value_at(body, {"usage"}); usage && *usage != "null") read_usage(*usage);
+  if (const auto usage = value_at(body, {"usage"}); usage && *usage != "null") {
+    read_usage(*usage);
+    read_timings(body);
+  }
   if (auto finish = finish_of(body)) {
     finish_ = std::move(*finish);
   } else if (auto reason = string_at(body, {"stop_reason"})) {

@@ -51,6 +51,7 @@ class AnswerWatch {
   Says messages_event(const SseEvent& event);
   Says responses_event(const SseEvent& event);
   void read_usage(std::string_view json);
+  void read_timings(std::string_view json);
 
   WireApi api_;
   bool ended_ = false;

@@ -113,4 +113,26 @@ TEST_CASE("AnswerWatch: whole answers, and bodies that are no JSON") {
   CHECK(lies.usage() == Usage{3, 3, 0, 0});
 }
 
+TEST_CASE("answers of llama.cpp: what was cached, by usage or by timings") {
+  AnswerWatch by_timings(WireApi::kChat);
+  by_timings.whole(
+      R"({"choices":[{"finish_reason":"stop"}],"usage":{"completion_tokens":4,"prompt_tokens":30,"total_tokens":34},"timings":{"cache_n":21,"prompt_n":9}})");
+  CHECK(by_timings.usage() == Usage{30, 21, 4, 0});
+  CHECK(by_timings.cached_told());
+  AnswerWatch by_usage(WireApi::kChat);
+  by_usage.whole(
+      R"({"choices":[],"usage":{"completion_tokens":4,"prompt_tokens":30,"prompt_tokens_details":{"cached_tokens":20}},"timings":{"cache_n":21}})");
+  CHECK(by_usage.usage() == Usage{30, 20, 4, 0});
+  AnswerWatch streamed(WireApi::kChat);
+  SseSplitter splitter;
+  CHECK(
+      splitter.feed("data: "
+                    "{\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2},"
+                    "\"timings\":{\"cache_n\":9}}\n\n",
+                    [&](const SseEvent& event) {
+                      CHECK(streamed.event(event) == AnswerWatch::Says::kUsageOnly);
+                    }));
+  CHECK(streamed.usage() == Usage{5, 5, 2, 0});
+}
+
 }  // namespace penstock::dialects

@@ -10,9 +10,9 @@ namespace {
 
 using enum WireApi;
 
-constexpr std::array kVllmApis = {kChat,        kCompletion, kResponses, kMessages,
-                                  kCountTokens, kEmbeddings, kPooling,   kScore,
-                                  kRerank,      kTokenize,   kDetokenize};
+constexpr std::array kVllmApis = {kChat,        kCompletion, kResponses,  kMessages,
+                                  kCountTokens, kEmbeddings, kPooling,    kScore,
+                                  kRerank,      kTokenize,   kDetokenize, kGenerate};
 constexpr std::array kSglangApis = {kChat,       kCompletion, kResponses, kMessages, kCountTokens,
                                     kEmbeddings, kScore,      kRerank,    kTokenize, kDetokenize};
 constexpr std::array kLlamaCppApis = {kChat,     kCompletion,  kResponses,
@@ -93,13 +93,13 @@ bool speaks(const Dialect& dialect, WireApi api) {
 
 bool pins_rank(const Dialect& dialect, WireApi api) {
   if (dialect.ranks == RankPin::kNone) return false;
-  return api == kChat || api == kCompletion ||
+  return api == kChat || api == kCompletion || api == kGenerate ||
          (dialect.kind == EngineKind::kSglang && api == kMessages);
 }
 
 bool splits(PdProtocol protocol, WireApi api) {
   if (protocol == PdProtocol::kNone) return false;
-  return api == kChat || api == kCompletion ||
+  return api == kChat || api == kCompletion || api == kGenerate ||
          (api == kResponses && protocol == PdProtocol::kSerial);
 }
 

@@ -318,7 +318,7 @@ std::optional<std::string> JsonBody::string(std::string_view key) const {
   return json ? decode_string(*json) : std::nullopt;
 }
 
-std::string JsonBody::edited(std::span<const Edit> edits) const {
+EditedBody JsonBody::edit(std::span<const Edit> edits) const {
   struct Splice {
     std::size_t begin;
     std::size_t end;
@@ -349,19 +349,40 @@ std::string JsonBody::edited(std::span<const Edit> edits) const {
   }
   if (!added.empty()) splices.push_back({end_, end_, added});
 
-  std::size_t size = text_.size();
+  // What is added is in one string, which must not move while it is put together.
+  std::size_t new_bytes = 0;
   for (const Splice& splice : splices)
-    size += splice.json.size();
-  std::string out;
-  out.reserve(size);
+    new_bytes += splice.json.size();
+  EditedBody out;
+  out.added = std::make_unique<std::string>();
+  out.added->reserve(new_bytes);
+  const auto put = [&](std::string_view piece) {
+    if (!piece.empty()) out.pieces.push_back(piece);
+    out.size += piece.size();
+  };
   std::size_t at = 0;
   for (const Splice& splice : splices) {
     // The end of the last member may lie in what has gone with it.
     const std::size_t begin = std::max(at, splice.begin);
-    out.append(text_.substr(at, begin - at)).append(splice.json);
+    put(text_.substr(at, begin - at));
+    const std::size_t from = out.added->size();
+    out.added->append(splice.json);
+    put(std::string_view(*out.added).substr(from));
     at = std::max(at, splice.end);
   }
-  out.append(text_.substr(at));
+  put(text_.substr(at));
+  return out;
+}
+
+std::string JsonBody::edited(std::span<const Edit> edits) const {
+  return edit(edits).text();
+}
+
+std::string EditedBody::text() const {
+  std::string out;
+  out.reserve(size);
+  for (const std::string_view piece : pieces)
+    out += piece;
   return out;
 }
 

@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,6 +32,15 @@ namespace penstock::dialects {
 struct Edit {
   std::string_view key;
   std::optional<std::string> json;  // the new value as JSON text; nothing: the member goes
+};
+
+// A body with edits made, not copied: the pieces, one after the other, are its text.
+struct EditedBody {
+  std::vector<std::string_view> pieces;  // of the text that was read, and of `added`
+  std::unique_ptr<std::string> added;    // stays where it is when this is moved
+  std::size_t size = 0;
+
+  std::string text() const;
 };
 
 class JsonBody {
@@ -52,6 +62,8 @@ class JsonBody {
 
   // The text with the edits made; members that were not there come last, in the order given.
   // Precondition: every key was controlled and stands in `edits` once; values are JSON text.
+  // The text that was read outlives the pieces.
+  EditedBody edit(std::span<const Edit> edits) const;
   std::string edited(std::span<const Edit> edits) const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -163,6 +164,26 @@ TEST_CASE("JsonBody: an edit moves no other byte, wherever the member stands") {
     }
     CHECK(edit(body + "}", {{"model", R"("real")"}}) == after + "}");
   }
+}
+
+TEST_CASE("body: an edit copies nothing of the text") {
+  constexpr std::array<std::string_view, 2> keys = {"model", "stream"};
+  const std::string text = R"({"model":"a","messages":[1,2],"x":3})";
+  const auto body = JsonBody::read(text, keys);
+  REQUIRE(body.has_value());
+  const EditedBody same = body->edit({});
+  REQUIRE(same.pieces.size() == 1);
+  CHECK(same.pieces[0].data() == text.data());
+  CHECK(same.size == text.size());
+  const std::array edits = {Edit{"stream", "true"}, Edit{"model", "\"long enough to move\""}};
+  EditedBody first = body->edit(edits);
+  const EditedBody edited = std::move(first);
+  CHECK(edited.text() == R"({"model":"long enough to move","messages":[1,2],"x":3,"stream":true})");
+  CHECK(edited.size == edited.text().size());
+  const auto in_text = [&](std::string_view piece) {
+    return piece.data() >= text.data() && piece.data() < text.data() + text.size();
+  };
+  CHECK(std::ranges::count_if(edited.pieces, in_text) == 3);
 }
 
 }  // namespace penstock::dialects

@@ -20,6 +20,7 @@ constexpr std::array kKeys = {"stream"sv,
                               "max_completion_tokens"sv,
                               "max_output_tokens"sv,
                               "min_tokens"sv,
+                              "sampling_params"sv,
                               "kv_transfer_params"sv,
                               "bootstrap_host"sv,
                               "bootstrap_port"sv,
@@ -40,6 +41,15 @@ std::span<const std::string_view> leg_keys() {
 std::vector<Edit> one_token_edits(const JsonBody& body, WireApi api) {
   std::vector<Edit> edits = {
       {"stream", "false"}, {"stream_options", std::nullopt}, {"min_tokens", std::nullopt}};
+  if (api == WireApi::kGenerate) {
+    // Its limits are in an object of their own.
+    constexpr std::array kInner = {"max_tokens"sv, "min_tokens"sv};
+    const std::array inner = {Edit{"max_tokens", "1"}, Edit{"min_tokens", std::nullopt}};
+    const auto given = JsonBody::read(body.value("sampling_params").value_or("{}"), kInner);
+    // One that is no object the engine refuses, in its own words.
+    if (given) edits.push_back({"sampling_params", given->edited(inner)});
+    return edits;
+  }
   if (api == WireApi::kResponses) {
     edits.push_back({"max_output_tokens", "1"});
     return edits;

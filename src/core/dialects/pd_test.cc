@@ -41,6 +41,19 @@ TEST_CASE("legs: NIXL prefill, per API, and nothing else moves") {
         R"({"input":"x","max_output_tokens":1,"stream":false,)" + std::string(kParams) + "}");
 }
 
+TEST_CASE("legs: a prefill leg of tokens in has its limits in sampling_params") {
+  const auto prefill = [](const JsonBody& body) {
+    return one_token_edits(body, WireApi::kGenerate);
+  };
+  CHECK(
+      edited(
+          R"({"token_ids":[1,2],"sampling_params":{"temperature":0.0,"max_tokens":64,"min_tokens":3,"seed":9007199254740993},"stream":true})",
+          prefill) ==
+      R"({"token_ids":[1,2],"sampling_params":{"temperature":0.0,"max_tokens":1,"seed":9007199254740993},"stream":false})");
+  CHECK(edited(R"({"token_ids":[1]})", prefill) ==
+        R"({"token_ids":[1],"stream":false,"sampling_params":{"max_tokens":1}})");
+}
+
 TEST_CASE("legs: NIXL decode takes the reply's object verbatim") {
   constexpr std::string_view kReply =
       R"({"id":"x","choices":[],"kv_transfer_params": {"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1, 2],[3]],"remote_engine_id":"e","remote_port":5600,"remote_blocks_expiry_time":1764547200.123456 , "big":9007199254740993},"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4}}})";

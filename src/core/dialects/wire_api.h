@@ -19,6 +19,7 @@ enum class WireApi : std::uint8_t {
   kRerank,
   kTokenize,
   kDetokenize,
+  kGenerate,  // vLLM's tokens in, tokens out
 };
 
 // The route by which all engines know it; each under its own name where that differs (Dialect).
@@ -46,6 +47,8 @@ constexpr std::string_view path_of(WireApi api) {
       return "/tokenize";
     case WireApi::kDetokenize:
       return "/detokenize";
+    case WireApi::kGenerate:
+      return "/inference/v1/generate";
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include <openssl/ssl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
@@ -15,10 +16,23 @@ namespace penstock::http {
 namespace {
 
 namespace asio = boost::asio;
-using Buffers = std::array<asio::const_buffer, 2>;
+// A sequence of buffers, as Asio wants it.
+struct Buffers {
+  using value_type = asio::const_buffer;
+  using const_iterator = const asio::const_buffer*;
+  std::array<asio::const_buffer, ByteStream::kPartsMax> parts;
+  std::size_t count = 0;
 
-Buffers gather(std::string_view first, std::string_view second) {
-  return {asio::buffer(first.data(), first.size()), asio::buffer(second.data(), second.size())};
+  const_iterator begin() const { return parts.data(); }
+  const_iterator end() const { return parts.data() + count; }
+};
+
+Buffers gather(std::span<const std::string_view> parts) {
+  Buffers out;
+  for (const std::string_view part : parts.first(std::min(parts.size(), out.parts.size()))) {
+    if (!part.empty()) out.parts[out.count++] = asio::buffer(part.data(), part.size());
+  }
+  return out;
 }
 
 void close_socket(asio::ip::tcp::socket& socket, CloseHow how) {
@@ -41,9 +55,9 @@ class PlainStream final : public ByteStream {
                             [l = std::move(listener)](const boost::system::error_code& error,
                                                       std::size_t n) { l->on_read(!error, n); });
   }
-  void write_some(std::string_view first, std::string_view second,
+  void write_some(std::span<const std::string_view> parts,
                   std::shared_ptr<StreamListener> listener) override {
-    socket_.async_write_some(gather(first, second),
+    socket_.async_write_some(gather(parts),
                              [l = std::move(listener)](const boost::system::error_code& error,
                                                        std::size_t n) { l->on_write(!error, n); });
   }
@@ -82,9 +96,9 @@ class TlsStream final : public ByteStream {
                             [l = std::move(listener)](const boost::system::error_code& error,
                                                       std::size_t n) { l->on_read(!error, n); });
   }
-  void write_some(std::string_view first, std::string_view second,
+  void write_some(std::span<const std::string_view> parts,
                   std::shared_ptr<StreamListener> listener) override {
-    stream_.async_write_some(gather(first, second),
+    stream_.async_write_some(gather(parts),
                              [l = std::move(listener)](const boost::system::error_code& error,
                                                        std::size_t n) { l->on_write(!error, n); });
   }

@@ -8,6 +8,7 @@
 
 #include <boost/asio/ip/tcp.hpp>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "base/result.h"
@@ -37,8 +38,10 @@ class ByteStream {
   virtual void handshake(std::shared_ptr<StreamListener> listener) = 0;
   virtual void read_some(char* data, std::size_t size,
                          std::shared_ptr<StreamListener> listener) = 0;
-  // Writes a prefix of first + second in one go. Both must live until the completion.
-  virtual void write_some(std::string_view first, std::string_view second,
+  // Writes a prefix of the parts, one after the other, in one go; of more than kPartsMax the first
+  // ones. What they view must live until the completion.
+  static constexpr std::size_t kPartsMax = 16;
+  virtual void write_some(std::span<const std::string_view> parts,
                           std::shared_ptr<StreamListener> listener) = 0;
   // Tells the peer that nothing more comes; reading goes on.
   virtual void shutdown_send(std::shared_ptr<StreamListener> listener) = 0;

@@ -66,15 +66,27 @@ void Connection::read() {
     read_deadline_ = Instant::max();
     return;
   }
-  const bool large = (phase_ == Phase::kBody && (chunks_ || body_left_ > kReadBytes)) ||
-                     (socket_ != nullptr && socket_->held() > kReadBytes);
+  // A body of known length is read to where it stays.
+  if (phase_ == Phase::kBody && !chunks_) {
+    const std::size_t size = request_.body.size();
+    if (!make_room(static_cast<std::size_t>(std::min<std::uint64_t>(body_left_, kBodyReadBytes))))
+      return refuse_for_memory();
+    reading_ = true;
+    read_to_ = request_.body.data() + size;
+    stream_->read_some(read_to_, std::min<std::size_t>(body_share_.bytes() - size, body_left_),
+                       shared_from_this());
+    return;
+  }
+  const bool large =
+      (phase_ == Phase::kBody) || (socket_ != nullptr && socket_->held() > kReadBytes);
   const auto size = large ? kBodyReadBytes : kReadBytes;
   if (area_size_ != size) {
     area_ = std::make_unique_for_overwrite<char[]>(size);
     area_size_ = size;
   }
   reading_ = true;
-  stream_->read_some(area_.get(), area_size_, shared_from_this());
+  read_to_ = area_.get();
+  stream_->read_some(read_to_, area_size_, shared_from_this());
 }
 
 void Connection::on_read(bool ok, std::size_t bytes) {
@@ -85,7 +97,7 @@ void Connection::on_read(bool ok, std::size_t bytes) {
     return;
   }
   core_->counters.bytes_in += bytes;
-  const std::string_view got(area_.get(), bytes);
+  const std::string_view got(read_to_, bytes);
   switch (phase_) {
     case Phase::kHead:
       if (in_.empty()) {
@@ -97,7 +109,11 @@ void Connection::on_read(bool ok, std::size_t bytes) {
       break;
     case Phase::kBody:
       read_deadline(core_->options.limits.body_timeout);
-      take_body(got);
+      if (read_to_ == area_.get()) {
+        take_body(got);
+      } else {
+        body_came(bytes);
+      }
       break;
     case Phase::kContinue:
     case Phase::kHandling:
@@ -209,16 +225,16 @@ void Connection::start_body() {
   take_body(std::exchange(in_, {}));
 }
 
-// Capacity at least doubles as bytes come, ends at the body's largest size, and is counted before
-// it is taken. (Growing by less than double would make std::string take more than it was asked
-// for.)
+// Capacity grows fourfold as bytes come, so that little is copied, ends at the body's largest size,
+// and is counted before it is taken. (Growing by less than double would make std::string take more
+// than it was asked for.)
 bool Connection::make_room(std::size_t bytes) {
   const std::size_t size = request_.body.size();
   const std::size_t size_max =
       chunks_ ? core_->options.limits.body_bytes_max : size + static_cast<std::size_t>(body_left_);
   const std::size_t needed = size + std::min(bytes, size_max - size);
   if (needed <= body_share_.bytes()) return true;
-  std::size_t room = std::max({needed, 2 * body_share_.bytes(), kBodyRoomBytes});
+  std::size_t room = std::max({needed, 4 * body_share_.bytes(), kBodyRoomBytes});
   if (size_max < 2 * room) room = size_max;
   if (!body_share_.resize(*core_, room)) return false;
   request_.body.reserve(room);
@@ -229,6 +245,27 @@ void Connection::refuse_for_memory() {
   ++core_->counters.bodies_over_memory;
   refuse(
       {kOverloaded, "the server's memory for request bodies is in use; try again shortly", {}, {}});
+}
+
+// Lets go of the request. A read that is under way may still write to its body, which stays for
+// that.
+void Connection::drop_request() {
+  if (reading_) parked_ = std::move(request_.body);
+  request_ = {};
+  body_share_.give_back();
+}
+
+// Bytes that were read to behind the body's end, where there was room for them.
+void Connection::body_came(std::size_t bytes) {
+  std::string& body = request_.body;
+  body.resize_and_overwrite(body.size() + bytes,
+                            [](char*, std::size_t size) noexcept { return size; });
+  body_left_ -= bytes;
+  if (body_left_ > 0) {
+    read();
+  } else {
+    dispatch();
+  }
 }
 
 void Connection::take_body(std::string_view bytes) {
@@ -315,8 +352,7 @@ void Connection::answer_and_close(HttpResponse response) {
   read_deadline_ = Instant::max();
   body_end_ = Instant::max();
   in_.clear();
-  request_ = {};
-  body_share_.give_back();
+  drop_request();
   chunks_.reset();
   auto head = response_head(*core_, response, true, false);
   write(std::move(head), std::move(response.body), After::kAnswered, nullptr);
@@ -343,7 +379,8 @@ void Connection::write_more() {
   if (exchange_ != nullptr)
     write_deadline_ = std::min(write_deadline_, std::max(exchange_->deadline_, now + kLastWords));
   arm();
-  stream_->write_some(first, second, shared_from_this());
+  const std::array parts = {first, second};
+  stream_->write_some(parts, shared_from_this());
 }
 
 void Connection::on_write(bool ok, std::size_t bytes) {
@@ -520,8 +557,7 @@ void Connection::close(CloseHow how) {
   phase_ = Phase::kClosed;
   if (timer_ != 0) core_->clock.cancel(std::exchange(timer_, 0));
   stream_->close(how);
-  request_ = {};
-  body_share_.give_back();
+  drop_request();
   --core_->counters.connections_now;
   core_->forget(this);
 }

@@ -84,6 +84,8 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
   void parse_head();
   void start_body();
   void take_body(std::string_view bytes);
+  void body_came(std::size_t bytes);
+  void drop_request();
   void dispatch();
   // Makes room in the body for what `bytes` more of input can add; false when memory for bodies is
   // used up.
@@ -114,7 +116,9 @@ class Connection final : public StreamListener, public std::enable_shared_from_t
   std::unique_ptr<char[]> area_;  // where the pending read puts its bytes
   std::size_t area_size_ = 0;
   bool reading_ = false;
-  std::string in_;  // received, not consumed: (part of) the next head, pipelined requests
+  char* read_to_ = nullptr;  // the area, or the body
+  std::string parked_;       // a body that is not wanted any more, and may still be read to
+  std::string in_;           // received, not consumed: (part of) the next head, pipelined requests
   HeadScan scan_;
   RequestHead head_;
   Instant request_begun_;  // its first byte

@@ -4,7 +4,9 @@
 #include <deque>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "io/http/dial.h"
 #include "io/http/message.h"
@@ -35,11 +37,16 @@ class Link final : public StreamListener, public std::enable_shared_from_this<Li
     reading_ = true;
     stream_->read_some(area_.data(), area_.size(), shared_from_this());
   }
-  void send(std::string head, std::shared_ptr<const std::string> body) {
+  // `body` outlives the sending, or the link is closed before, which ends it where the stream is
+  // plain; `kept` is kept in any case.
+  void send(std::string head, std::span<const std::string_view> body,
+            std::shared_ptr<const std::string> kept) {
     ENSURE(!writing_);
     head_ = std::move(head);
-    body_ = std::move(body);
-    sent_ = 0;
+    kept_ = std::move(kept);
+    unsent_.assign(1, head_);
+    unsent_.insert(unsent_.end(), body.begin(), body.end());
+    first_unsent_ = 0;
     writing_ = true;
     write_more();
   }
@@ -74,30 +81,36 @@ class Link final : public StreamListener, public std::enable_shared_from_this<Li
   void on_write(bool ok, std::size_t bytes) override {
     // What can't be sent may have been answered already (413); reading says how it ended.
     if (!open_ || !ok) return;
-    sent_ += bytes;
+    while (bytes > 0) {
+      std::string_view& part = unsent_[first_unsent_];
+      const std::size_t sent = std::min(bytes, part.size());
+      part.remove_prefix(sent);
+      bytes -= sent;
+      if (part.empty()) ++first_unsent_;
+    }
     write_more();
   }
 
  private:
   void write_more() {
-    const std::size_t total = head_.size() + body_->size();
-    if (sent_ >= total) {
+    while (first_unsent_ < unsent_.size() && unsent_[first_unsent_].empty())
+      ++first_unsent_;
+    if (first_unsent_ == unsent_.size()) {
       writing_ = false;
-      body_.reset();
+      unsent_.clear();
+      kept_.reset();
       return;
     }
-    const std::string_view head = std::string_view(head_).substr(std::min(sent_, head_.size()));
-    const std::string_view body =
-        std::string_view(*body_).substr(sent_ > head_.size() ? sent_ - head_.size() : 0);
-    stream_->write_some(head, body, shared_from_this());
+    stream_->write_some(std::span(unsent_).subspan(first_unsent_), shared_from_this());
   }
 
   std::unique_ptr<ByteStream> stream_;
   Channel<std::string> input_;
   std::vector<char> area_;
   std::string head_;
-  std::shared_ptr<const std::string> body_;
-  std::size_t sent_ = 0;
+  std::shared_ptr<const std::string> kept_;
+  std::vector<std::string_view> unsent_;
+  std::size_t first_unsent_ = 0;
   bool open_ = true;
   bool reading_ = false;
   bool writing_ = false;
@@ -187,13 +200,23 @@ class Call final : public UpstreamCall {
       : pool_(std::move(pool)),
         no_body_(request.method == "HEAD"),
         send_by_(request.send_by),
-        body_(std::make_shared<const std::string>(std::move(request.body))) {
+        body_(std::move(request.pieces)) {
+    // TLS may still look at the bytes after the link was closed.
+    if (pool_->tls) {
+      for (const std::string_view piece : std::exchange(body_, {}))
+        request.body += piece;
+    }
+    own_body_ = std::make_shared<const std::string>(std::move(request.body));
+    if (body_.empty()) body_.push_back(*own_body_);
+    std::size_t size = 0;
+    for (const std::string_view piece : body_)
+      size += piece.size();
     request_head_ = fmt::format("{} {}{} HTTP/1.1\r\nhost: {}\r\n", request.method,
                                 pool_->url.target, request.target, pool_->host);
     for (const auto& [name, value] : request.headers)
       request_head_.append(name).append(": ").append(value).append("\r\n");
-    if (!body_->empty() || request.method == "POST")
-      fmt::format_to(std::back_inserter(request_head_), "content-length: {}\r\n", body_->size());
+    if (size > 0 || request.method == "POST")
+      fmt::format_to(std::back_inserter(request_head_), "content-length: {}\r\n", size);
     request_head_ += "\r\n";
   }
   ~Call() override {
@@ -214,7 +237,7 @@ class Call final : public UpstreamCall {
       CO_TRY_STATUS(may_send());
       in_.clear();
       link_->read();
-      link_->send(request_head_, body_);
+      link_->send(request_head_, body_, own_body_);
       auto head = co_await read_head(deadline);
       const bool stale = !head && reused && in_.empty() && link_->ended() && !cancelled_;
       if (!stale) co_return head;
@@ -370,7 +393,8 @@ class Call final : public UpstreamCall {
   std::shared_ptr<HttpUpstream::Pool> pool_;
   const bool no_body_;
   const Instant send_by_;
-  std::shared_ptr<const std::string> body_;
+  std::shared_ptr<const std::string> own_body_;
+  std::vector<std::string_view> body_;
   std::string request_head_;
   std::shared_ptr<Link> link_;
   std::shared_ptr<Connecting> connecting_;

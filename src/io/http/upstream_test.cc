@@ -278,6 +278,27 @@ TEST_CASE("upstream: deadlines, idle connections retired, large bodies both ways
   loop.run(run());
   CHECK(got == "POST /base/v1/x? " + body);
   CHECK(upstream.idle_connections() == 1);
+  // The same in more pieces than one write takes, some of them empty.
+  got.clear();
+  std::vector<std::string_view> pieces;
+  for (std::size_t at = 0; at < body.size(); at += 100'000) {
+    pieces.push_back(std::string_view(body).substr(at, 100'000));
+    pieces.emplace_back();
+  }
+  const auto run_pieces = [&]() -> Task<void> {
+    UpstreamRequest in_pieces = request("");
+    in_pieces.pieces = pieces;
+    auto call = upstream.call(std::move(in_pieces));
+    REQUIRE((co_await call->head(loop.soon())).has_value());
+    while (true) {
+      const auto bytes = co_await call->read(loop.soon());
+      REQUIRE(bytes.has_value());
+      if (bytes->empty()) break;
+      got += *bytes;
+    }
+  };
+  loop.run(run_pieces());
+  CHECK(got == "POST /base/v1/x? " + body);
   loop.run([](Clock& clock) -> Task<void> { co_await Sleep(clock, 40ms); }(loop.clock));
   CHECK(upstream.idle_connections() == 0);
   CHECK(upstream.counters().retired == 1);

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <utility>
 
 #include "base/xxh3.h"
+#include "core/dialects/ec_legs.h"
 #include "core/dialects/json_values.h"
 #include "core/protocol/errors.h"
 #include "core/protocol/sse.h"
@@ -43,12 +45,14 @@ Emulator::Answer::Answer(Emulator& emulator, HttpExchange& exchange, const JsonB
       gone_(gone),
       prompt_(prompt_of(body)),
       tokens_(emulator.options_.tokens) {
-  for (const std::string_view key : {"messages", "prompt", "input", "content"}) {
+  for (const std::string_view key : {"messages", "prompt", "input", "content", "token_ids"}) {
     if (const auto value = body.value(key)) prompt_ids_ = emulated_tokens(*value);
   }
   prompt_tokens_ = std::max<std::uint64_t>(1, prompt_ids_.size());
   for (const std::string_view key : {"max_tokens", "max_completion_tokens", "max_output_tokens"}) {
-    const auto value = body.value(key);
+    const auto value = api == WireApi::kGenerate
+                           ? dialects::value_at(body.value("sampling_params").value_or(""), {key})
+                           : body.value(key);
     const auto limit = value ? dialects::integer_at(*value, {}) : std::nullopt;
     if (!limit || *limit < 1 || *limit >= tokens_) continue;
     tokens_ = static_cast<std::uint32_t>(*limit);
@@ -60,6 +64,34 @@ Emulator::Answer::~Answer() {
   // What was not computed nobody gets.
   if (!peer_url_.empty() || transfer_.empty() || offered_) return;
   emulator_.transfers_.erase(transfer_);
+}
+
+// An encode server takes one item of media and says where its embeddings are; one without an
+// encoder of its own needs to be told that of each.
+bool Emulator::Answer::read_media() {
+  const auto& options = emulator_.options_;
+  if (options.mode != "encode" && options.mode != "language") return true;
+  const auto items = dialects::media_items(body_);
+  const auto name = [](std::string_view item) {
+    return fmt::format("{:016x}", xxh3().hash(item.data(), item.size()));
+  };
+  if (options.mode == "encode") {
+    if (items.size() == 1 && tokens_ == 1 && !body_.is_true("stream")) {
+      encoded_ = fmt::format(
+          R"({{"{}":{{"metadata":{{"grid":[1,2,2]}},"peer_host":"127.0.0.1","peer_port":{},"size_bytes":{}}}}})",
+          name(items[0]), options.bootstrap_port, items[0].size());
+      return true;
+    }
+    refusal_ = "an encode leg has one item of media, computes one token and does not stream";
+    return false;
+  }
+  const auto params = body_.value("ec_transfer_params");
+  for (const std::string_view item : items) {
+    if (params && dialects::integer_at(*params, {name(item), "peer_port"})) continue;
+    refusal_ = "there is no encoding of an item of media, and no encoder here";
+    return false;
+  }
+  return true;
 }
 
 void Emulator::Answer::read_room() {
@@ -103,6 +135,7 @@ bool Emulator::Answer::read_legs() {
     if (emulator_.options_.mode != "null") read_room();
     return true;
   }
+  if (!read_media()) return false;
   const auto params = body_.value("kv_transfer_params");
   if (!params || *params == "null" || emulator_.options_.kind != dialects::EngineKind::kVllm)
     return true;
@@ -149,7 +182,7 @@ std::string Emulator::Answer::hold_blocks() {
 
 // And says what has changed.
 void Emulator::Answer::use_cache() {
-  if (api_ == WireApi::kTokenize) return;
+  if (api_ == WireApi::kTokenize || api_ == WireApi::kEmbeddings) return;
   const EmulatorOptions& options = emulator_.options_;
   const std::string salt = body_.string("cache_salt").value_or("");
   const std::uint64_t root = options.hash_seed ^ xxh3().hash(salt.data(), salt.size());
@@ -237,6 +270,16 @@ Task<void> Emulator::Answer::run() {
   }
 }
 
+// What stands for the words as token ids: so many from one on.
+std::string Emulator::Answer::word_ids(std::uint32_t from, std::uint32_t count) const {
+  std::string out;
+  for (std::uint32_t i = from; i < from + count; ++i) {
+    const std::array<std::uint64_t, 2> key = {prompt_, i};
+    out += fmt::format("{}{}", i == from ? "" : ",", xxh3().hash(key.data(), sizeof key) % 100'000);
+  }
+  return "[" + out + "]";
+}
+
 std::string Emulator::Answer::usage_json() const {
   const std::uint64_t total = prompt_tokens_ + tokens_;
   if (api_ == WireApi::kMessages)
@@ -267,6 +310,14 @@ std::string Emulator::Answer::whole_body(const std::string& text) const {
       return fmt::format(
           R"({{"id":"cmpl-1","object":"text_completion","created":0,"model":{},"choices":[{{"index":0,"text":{},"logprobs":null,"finish_reason":"{}"}}],"usage":{}}})",
           model, quoted(text), finish, usage_json());
+    case WireApi::kGenerate:
+      return fmt::format(
+          R"({{"request_id":"generate-1","choices":[{{"index":0,"logprobs":null,"finish_reason":"{}","token_ids":{}}}],"prompt_logprobs":null,"usage":{}}})",
+          finish, word_ids(0, tokens_), usage_json());
+    case WireApi::kEmbeddings:
+      return fmt::format(
+          R"({{"id":"embd-1","object":"list","created":0,"model":{},"data":[{{"index":0,"object":"embedding","embedding":[{}]}}],"usage":{{"prompt_tokens":{},"total_tokens":{},"completion_tokens":0}}}})",
+          model, fmt::join(emulated_embedding(prompt_), ","), prompt_tokens_, prompt_tokens_);
     case WireApi::kTokenize:
       return fmt::format(R"({{"count":{},"max_model_len":32768,"tokens":[{}]}})",
                          prompt_ids_.size(), fmt::join(prompt_ids_, ","));
@@ -286,6 +337,10 @@ Task<void> Emulator::Answer::whole() {
   }
   HttpResponse response;
   response.body = whole_body(text);
+  if (!encoded_.empty()) {
+    response.body.pop_back();
+    response.body += ",\"ec_transfer_params\":" + encoded_ + "}";
+  }
   if (prefill_leg_ && transfer_.empty()) {
     response.body.pop_back();
     response.body += ",\"kv_transfer_params\":" + hold_blocks() + "}";
@@ -310,7 +365,7 @@ std::string Emulator::Answer::first_events() const {
   if (api_ == WireApi::kResponses)
     return named_event("response.created",
                        fmt::format(R"(,"response":{{"id":"resp_1","model":{}}})", model));
-  if (api_ == WireApi::kCompletion) return {};
+  if (api_ == WireApi::kCompletion || api_ == WireApi::kGenerate) return {};
   return data_event(fmt::format(
       R"({{"id":"chatcmpl-1","object":"chat.completion.chunk","created":0,"model":{},"choices":[{{"index":0,"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}]}})",
       model));
@@ -325,6 +380,10 @@ std::string Emulator::Answer::word_event(const std::string& word) const {
   if (api_ == WireApi::kResponses)
     return named_event("response.output_text.delta",
                        fmt::format(R"(,"output_index":0,"delta":{})", quoted(word)));
+  if (api_ == WireApi::kGenerate)
+    return data_event(fmt::format(
+        R"({{"request_id":"generate-1","choices":[{{"index":0,"logprobs":null,"finish_reason":null,"token_ids":{}}}]}})",
+        word_ids(words_sent_, 1)));
   if (api_ == WireApi::kCompletion)
     return data_event(fmt::format(
         R"({{"id":"cmpl-1","object":"text_completion","created":0,"model":{},"choices":[{{"index":0,"text":{},"logprobs":null,"finish_reason":null}}]}})",
@@ -346,6 +405,11 @@ std::string Emulator::Answer::last_events(const std::string& text) const {
            named_event("message_stop", "");
   if (api_ == WireApi::kResponses)
     return named_event("response.completed", ",\"response\":" + whole_body(text));
+  if (api_ == WireApi::kGenerate)
+    return data_event(fmt::format(
+               R"({{"request_id":"generate-1","choices":[{{"index":0,"logprobs":null,"finish_reason":"{}","token_ids":[]}}],"usage":{}}})",
+               cut_short_ ? "length" : "stop", usage_json())) +
+           std::string(protocol::kSseDone);
   const bool chat = api_ == WireApi::kChat;
   const std::string_view id = chat ? "chatcmpl-1" : "cmpl-1";
   const std::string_view object = chat ? "chat.completion.chunk" : "text_completion";
@@ -379,6 +443,7 @@ Task<void> Emulator::Answer::stream() {
   for (const std::string& word : emulated_words(prompt_, tokens_)) {
     if (!text.empty()) co_await emulator_.wait(emulator_.options_.token_time, gone_);
     if (!co_await send(word_event(word))) co_return;
+    ++words_sent_;
     text += word;
   }
   if (!co_await send(last_events(text))) co_return;

@@ -28,6 +28,7 @@ class Emulator::Answer {
   bool read_legs();
   bool read_mooncake(std::string_view params);
   void read_room();
+  bool read_media();
   // From the prefill leg; not: it did not come.
   Task<bool> fetch();
   Task<bool> fetch_from(Upstream& peer, Instant until);
@@ -44,6 +45,7 @@ class Emulator::Answer {
   std::string word_event(const std::string& word) const;
   std::string last_events(const std::string& text) const;
   std::string usage_json() const;
+  std::string word_ids(std::uint32_t from, std::uint32_t count) const;
   // Sends what the cut leaves; false when the answer ends here.
   Task<bool> send(std::string bytes);
 
@@ -59,9 +61,11 @@ class Emulator::Answer {
   std::uint64_t prompt_tokens_ = 1;
   std::uint64_t cached_tokens_ = 0;
   std::uint32_t tokens_ = 1;
+  std::uint32_t words_sent_ = 0;
   bool cut_short_ = false;  // by the client's limit
   bool prefill_leg_ = false;
   std::string refusal_;
+  std::string encoded_;   // ec_transfer_params of its reply; empty: it is no encode leg
   std::string peer_url_;  // where the prompt's KV comes from; empty: it is computed here
   std::string transfer_;  // its name between the legs; empty: there is one leg
   bool offered_ = false;

@@ -30,6 +30,8 @@ constexpr std::array kKeys = {"model"sv,
                               "prompt"sv,
                               "input"sv,
                               "content"sv,
+                              "token_ids"sv,
+                              "sampling_params"sv,
                               "max_tokens"sv,
                               "max_completion_tokens"sv,
                               "max_output_tokens"sv,
@@ -37,9 +39,11 @@ constexpr std::array kKeys = {"model"sv,
                               "bootstrap_host"sv,
                               "bootstrap_port"sv,
                               "bootstrap_room"sv,
-                              "cache_salt"sv};
-constexpr std::array kInferenceApis = {WireApi::kChat, WireApi::kCompletion, WireApi::kResponses,
-                                       WireApi::kMessages, WireApi::kTokenize};
+                              "cache_salt"sv,
+                              "ec_transfer_params"sv};
+constexpr std::array kInferenceApis = {
+    WireApi::kChat,     WireApi::kCompletion, WireApi::kResponses, WireApi::kMessages,
+    WireApi::kTokenize, WireApi::kGenerate,   WireApi::kEmbeddings};
 
 HttpResponse json(std::string body, int status = 200) {
   HttpResponse response;
@@ -75,8 +79,10 @@ Status set_option(EmulatorOptions& o, std::string_view text) {
   if (name == "model") return o.model = value, Status();
   if (name == "key") return o.key = value, Status();
   if (name == "mode") {
-    if (value != "null" && value != "prefill" && value != "decode")
-      return fail(kInvalidArgument, "mode: there are null, prefill, decode (of SGLang)");
+    constexpr std::array kModes = {"null"sv, "prefill"sv, "decode"sv, "encode"sv, "language"sv};
+    if (std::ranges::find(kModes, value) == kModes.end())
+      return fail(kInvalidArgument,
+                  "mode: there are null, prefill, decode (of SGLang), encode, language (of vLLM)");
     return o.mode = value, Status();
   }
   if (name == "kv-events") return o.kv_events = value, Status();
@@ -140,8 +146,16 @@ std::vector<std::string> emulated_words(std::uint64_t prompt, std::uint32_t coun
   return words;
 }
 
+std::array<double, 4> emulated_embedding(std::uint64_t prompt) {
+  std::array<double, 4> out{};
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = static_cast<double>(prompt >> (16 * i) & 0xFFFF) / 65536.0 - 0.5;
+  return out;
+}
+
 std::uint64_t prompt_of(const JsonBody& body) {
-  for (const std::string_view key : {"messages"sv, "prompt"sv, "input"sv, "content"sv}) {
+  for (const std::string_view key :
+       {"messages"sv, "prompt"sv, "input"sv, "content"sv, "token_ids"sv}) {
     if (const auto value = body.value(key)) return xxh3().hash(value->data(), value->size());
   }
   return 0;
@@ -150,6 +164,7 @@ std::uint64_t prompt_of(const JsonBody& body) {
 std::vector<TokenId> emulated_tokens(std::string_view json) {
   if (auto ids = dialects::parse_token_ids(json)) return {ids->begin(), ids->end()};
   std::vector<TokenId> tokens(json.size() / sizeof(TokenId));
+  if (tokens.empty()) return tokens;
   std::memcpy(tokens.data(), json.data(), tokens.size() * sizeof(TokenId));
   for (TokenId& token : tokens)
     token &= 0x7FFFFFFF;
@@ -194,6 +209,22 @@ HttpResponse Emulator::render(const HttpRequest& request, bool several) const {
       fmt::format(R"({{"request_id":"render-1","token_ids":[{}],"features":null}})",
                   fmt::join(emulated_tokens(*prompt), ","));
   return json(several ? "[" + one + "]" : one);
+}
+
+// Of SGLang; as that one, it refuses to stop or dump what was not started.
+HttpResponse Emulator::record_experts(std::string_view path) {
+  const bool starts = path.starts_with("/start_");
+  if (!starts && !path.starts_with("/stop_") && !path.starts_with("/dump_"))
+    return json(R"({"detail":"Not Found"})", 404);
+  if (!starts && !records_experts_) return refuse(400, "no record was started");
+  if (!path.starts_with("/dump_")) records_experts_ = starts;
+  HttpResponse response;
+  response.content_type = "text/plain; charset=utf-8";
+  response.body =
+      fmt::format("{} expert distribution record.\n", starts                       ? "Start"
+                                                      : path.starts_with("/stop_") ? "Stop"
+                                                                                   : "Dump");
+  return response;
 }
 
 void Emulator::close() {
@@ -245,6 +276,9 @@ Task<void> Emulator::handle(std::unique_ptr<HttpExchange> exchange) {
     const std::string_view api = path.substr(0, path.rfind('/'));
     if (api == dialects::path_of(WireApi::kChat) || api == dialects::path_of(WireApi::kCompletion))
       response = render(request, api != dialects::path_of(WireApi::kChat));
+  } else if (options_.kind == EngineKind::kSglang &&
+             request.path.ends_with("_expert_distribution_record")) {
+    response = record_experts(request.path);
   } else if (request.path == "/emulate/kv") {
     co_return co_await give_kv(*exchange);
   } else {
@@ -405,7 +439,7 @@ Task<void> Emulator::infer(HttpExchange& exchange, WireApi api) {
     }
   };
   std::size_t rank = requests_ % options_.ranks;
-  if (body && options_.mode != "null" && !refusal) {
+  if (body && options_.kind == EngineKind::kSglang && options_.mode != "null" && !refusal) {
     auto room = body->value("bootstrap_room");
     // Of several prompts each has one.
     if (room && room->starts_with('[')) room = dialects::first_element(*room);

@@ -30,6 +30,7 @@
 // Concurrency: shard thread only. Source: facts/engines.md 4.1, 4.2, 4.7, 4.8.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -89,6 +90,8 @@ Status set_option(EmulatorOptions& options, std::string_view name_and_value);
 
 // The answer to a prompt, as words; what every emulator says.
 std::vector<std::string> emulated_words(std::uint64_t prompt, std::uint32_t count);
+// What stands for the meaning of a prompt.
+std::array<double, 4> emulated_embedding(std::uint64_t prompt);
 // What stands for the prompt: a hash of the JSON of its messages, prompt or input.
 std::uint64_t prompt_of(const dialects::JsonBody& body);
 // The tokens of a value of messages, prompt or input: its own ids, or its JSON text's.
@@ -134,6 +137,7 @@ class Emulator {
   Duration peer_wait() const;
   Upstream* peer(const std::string& url);
   Task<void> give_kv(HttpExchange& exchange);
+  HttpResponse record_experts(std::string_view path);
   HttpResponse render(const HttpRequest& request, bool several) const;
   std::optional<HttpResponse> get(const HttpRequest& request) const;
   HttpResponse metrics() const;
@@ -153,6 +157,7 @@ class Emulator {
   std::vector<BlockCache> caches_;                // by rank
   std::map<std::uint64_t, Clock::TimerId> held_;  // blocks of prefill legs, by id
   std::map<std::string, Transfer, std::less<>> transfers_;
+  bool records_experts_ = false;
   Dial dial_;
   Publish publish_;
   std::string endpoints_ = "{}";

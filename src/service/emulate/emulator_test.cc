@@ -326,8 +326,8 @@ TEST_CASE("emulate: what each engine tells of itself") {
 
 TEST_CASE(
     "emulate: one prompt, one text, whole and streamed, in every API; usage and end are read") {
-  for (const WireApi api :
-       {WireApi::kChat, WireApi::kCompletion, WireApi::kResponses, WireApi::kMessages}) {
+  for (const WireApi api : {WireApi::kChat, WireApi::kCompletion, WireApi::kResponses,
+                            WireApi::kMessages, WireApi::kGenerate}) {
     Rig rig(of(EngineKind::kVllm));
     const std::string head =
         R"({"model":"emulated","messages":[1],"prompt":"x","input":"y","stream_options":{"include_usage":true})";
@@ -436,7 +436,8 @@ TEST_CASE("emulate: faults: a status, a pause, a cut at every byte, every nth; a
   CHECK(rig.emulator.running() == 0);
 }
 
-TEST_CASE("emulate: what a rank's cache holds is published, and the render routes name the same tokens") {
+TEST_CASE(
+    "emulate: what a rank's cache holds is published, and the render routes name the same tokens") {
   struct Message {
     std::size_t rank;
     bool lost;
@@ -447,15 +448,16 @@ TEST_CASE("emulate: what a rank's cache holds is published, and the render route
   Rig rig(options);
   rig.emulator.publish_with(
       [&](std::size_t rank, std::string, bool lost) { messages.push_back({rank, lost}); }, "{}");
-  const std::string messages_json = R"([{"role":"user","content":")" + std::string(100, 'a') + "\"}]";
+  const std::string messages_json =
+      R"([{"role":"user","content":")" + std::string(100, 'a') + "\"}]";
   const std::string body = R"({"messages":)" + messages_json + "}";
   const auto chat = rig.ask("POST", "/v1/chat/completions/render", body);
   const auto rendered = dialects::parse_rendered(chat.body);
   REQUIRE(rendered.has_value());
   CHECK(rendered->tokens.size() == messages_json.size() / 4);
   CHECK(rendered->tokens[0] == 0x227b5b + (std::uint32_t{'r'} << 24));
-  const auto ids =
-      dialects::parse_rendered(rig.ask("POST", "/v1/completions/render", R"({"prompt":[5,6,7]})").body);
+  const auto ids = dialects::parse_rendered(
+      rig.ask("POST", "/v1/completions/render", R"({"prompt":[5,6,7]})").body);
   REQUIRE(ids.has_value());
   CHECK(ids->tokens == std::vector<std::uint32_t>{5, 6, 7});
   CHECK(rig.ask("POST", "/v1/chat/completions/render", "{}").status == 400);
@@ -473,6 +475,24 @@ TEST_CASE("emulate: what a rank's cache holds is published, and the render route
   CHECK_FALSE(messages[0].lost);
   CHECK(messages[1].rank == 0);
   CHECK(messages[1].lost);
+}
+
+TEST_CASE("emulate: tokens in, tokens out, with a limit of their own; embeddings") {
+  Rig rig(of(EngineKind::kVllm));
+  const auto ids = [](std::string_view body) {
+    const auto choice = dialects::first_element(*dialects::value_at(body, {"choices"}));
+    return *dialects::parse_token_ids(*dialects::value_at(*choice, {"token_ids"}));
+  };
+  const auto all = ids(rig.post(WireApi::kGenerate, R"({"token_ids":[7,8,9]})").body);
+  CHECK(all.size() == 16);
+  const Answered few =
+      rig.post(WireApi::kGenerate, R"({"token_ids":[7,8,9],"sampling_params":{"max_tokens":3}})");
+  CHECK(ids(few.body) == std::vector<std::uint32_t>(all.begin(), all.begin() + 3));
+  CHECK(few.body.contains(R"("finish_reason":"length")"));
+  const std::string one = rig.post(WireApi::kEmbeddings, R"({"input":"a"})").body;
+  CHECK(one == rig.post(WireApi::kEmbeddings, R"({"input":"a"})").body);
+  CHECK(one != rig.post(WireApi::kEmbeddings, R"({"input":"b"})").body);
+  CHECK(dialects::integer_at(one, {"usage", "prompt_tokens"}) == 1);
 }
 
 TEST_CASE("emulate: settings") {

@@ -66,10 +66,12 @@ double Engine::load(std::uint32_t rank) const {
   return use[rank].running + std::max(0.0, told - use[rank].at_report);
 }
 
-EngineSet::EngineSet(Clock& clock, std::function<void(std::string)> log, PrefixSource* prefixes)
+EngineSet::EngineSet(Clock& clock, std::function<void(std::string)> log, PrefixSource* prefixes,
+                     EngineSwitches* switches)
     : clock_(clock),
       log_(std::move(log)),
       prefixes_(prefixes),
+      switches_(switches),
       policy_(routing::make_linear_cost({})) {}
 
 void EngineSet::add(EngineConfig config, std::unique_ptr<Upstream> upstream,
@@ -156,6 +158,12 @@ Task<Result<std::string>> EngineSet::read_answer(UpstreamCall& call, Instant dea
 // Why an engine can't do what its role asks, when it says so itself; empty when it can.
 Task<std::string> EngineSet::unfit(Engine& engine) {
   if (engine.config.kind == dialects::EngineKind::kSglang) co_return co_await unfit_sglang(engine);
+  if (engine.config.kind == dialects::EngineKind::kLlamaCpp) {
+    const auto text = co_await get(engine, "/props");
+    const auto props = text ? dialects::parse_llamacpp_props(*text) : std::nullopt;
+    engine.context_length = props ? props->context_length : 0;
+    co_return std::string();
+  }
   if (engine.config.role == EngineRole::kMixed) co_return std::string();
   const auto text = co_await get(engine, "/version");
   engine.version = text ? dialects::string_at(*text, {"version"}).value_or("") : "";
@@ -231,6 +239,9 @@ Task<void> EngineSet::probe(Engine& engine) {
   }
   // One that was away may be another when it is back.
   if (why.empty() && (!engine.healthy || engine.failed_probes > 0)) why = co_await unfit(engine);
+  for (dialects::EngineModel& model : engine.models) {
+    if (engine.context_length > 0) model.context_length = engine.context_length;
+  }
   if (why.empty() && engine.bootstrap) {
     if (const Status asked = co_await ask_mooncake(engine); !asked) why = asked.error().message;
   }
@@ -297,6 +308,13 @@ bool EngineSet::has_choice(std::string_view model) const {
   return places > 1;
 }
 
+bool EngineSet::has_encoders(const Engine& computes, std::string_view model) const {
+  return std::ranges::any_of(engines_, [&](const auto& engine) {
+    return engine->config.role == EngineRole::kEncode &&
+           engine->config.kind == computes.config.kind && engine->serves(model);
+  });
+}
+
 Task<std::optional<dialects::RenderedPrompt>> EngineSet::render(std::string_view model,
                                                                 dialects::WireApi api,
                                                                 std::string body) {
@@ -322,6 +340,15 @@ Task<std::optional<dialects::RenderedPrompt>> EngineSet::render(std::string_view
         engine->config.name, engine->config.url, render_path(engine->dialect(), api),
         text ? "the answer has no token_ids of one prompt" : text.error().message));
   co_return std::nullopt;
+}
+
+void EngineSet::tell_no_blocks(Engine& prefill) {
+  if (std::exchange(prefill.told_no_blocks, true)) return;
+  log_(fmt::format(
+      "prefill engine {} ({}) names no blocks in its replies, so that prompts are computed "
+      "twice; start it with --kv-transfer-config of the NIXL connector, or give it "
+      "connector=mooncake if it has that one",
+      prefill.config.name, prefill.config.url));
 }
 
 Duration EngineSet::busy_for(const Wanted& wanted) const {

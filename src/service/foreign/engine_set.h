@@ -39,13 +39,15 @@
 #include "core/routing/policies.h"
 #include "port/clock.h"
 #include "port/upstream.h"
+#include "service/foreign/engine_switches.h"
 #include "service/foreign/prefix_source.h"
 #include "service/gateway/explanation.h"
 
 namespace penstock::foreign {
 
-// What an engine does of a request; a prefill engine computes prompts for decode engines.
-enum class EngineRole : std::uint8_t { kMixed, kPrefill, kDecode };
+// What an engine does of a request; a prefill engine computes prompts for decode engines, an encode
+// engine the embeddings of media for those that compute prompts.
+enum class EngineRole : std::uint8_t { kMixed, kPrefill, kDecode, kEncode };
 
 struct EngineConfig {
   dialects::EngineKind kind = dialects::EngineKind::kVllm;
@@ -110,6 +112,8 @@ struct Engine {
   std::vector<RankUse> use = std::vector<RankUse>(1);  // never shrinks
   bool removed = false;
   bool told_no_render = false;
+  bool told_no_blocks = false;
+  std::uint32_t context_length = 0;  // of a request, as it was started (llama.cpp); 0: not told
 };
 
 // Where a request goes.
@@ -174,6 +178,8 @@ struct Wanted {
   // A prefill engine for this one; null: one that answers.
   const Engine* prefill_for = nullptr;
   const PromptName* prompt = nullptr;
+  // An encode engine for this one; null: none.
+  const Engine* encode_for = nullptr;
 };
 
 // The body of an answer, up to its end.
@@ -181,8 +187,9 @@ Task<Result<std::string>> read_whole(UpstreamCall& call, std::size_t bytes_max, 
 
 class EngineSet {
  public:
-  // `prefixes`: null: caches are not looked at.
-  EngineSet(Clock& clock, std::function<void(std::string)> log, PrefixSource* prefixes = nullptr);
+  // `prefixes`: null: caches are not looked at. `switches`: null: none is drained.
+  EngineSet(Clock& clock, std::function<void(std::string)> log, PrefixSource* prefixes = nullptr,
+            EngineSwitches* switches = nullptr);
 
   // Before start() or later. `bootstrap`: to config.bootstrap_url(), of a Mooncake prefill engine.
   void add(EngineConfig config, std::unique_ptr<Upstream> upstream,
@@ -209,6 +216,8 @@ class EngineSet {
   std::span<const std::shared_ptr<Engine>> engines() const { return engines_; }
   // Where a request of this model could go: several places, so that knowing caches helps.
   bool has_choice(std::string_view model) const;
+  // Media go to encode engines, be they usable now or not.
+  bool has_encoders(const Engine& computes, std::string_view model) const;
   PrefixSource* prefixes() const { return prefixes_; }
   // What the engines would compute for the request, by their own account; nothing when nobody
   // says. For engines that publish KV events.
@@ -218,8 +227,15 @@ class EngineSet {
   // leg has failed it may be another: forget_mooncake().
   Task<Result<std::string>> mooncake_engine(std::shared_ptr<Engine> engine, std::uint32_t rank);
   static void forget_mooncake(Engine& engine) { engine.mooncake_engines.clear(); }
+  // Says, once, that a prefill engine's replies name no blocks, so that all prompts are computed
+  // twice.
+  void tell_no_blocks(Engine& prefill);
   // Tells the engine to stop a request that nobody waits for any more, by its rid.
   void abort(std::shared_ptr<Engine> engine, const std::string& rid);
+  // For operators (operate.cc): all engines as this shard sees them, and one action on one of them,
+  // answered in JSON. Errors: kNotFound, kUnsupported, as the engine's answer.
+  std::string as_json() const;
+  Task<Result<std::string>> operate(std::string_view name, std::string action);
   // The headers that say who we are to the engine.
   static std::vector<HttpHeader> credentials(const Engine& engine);
 
@@ -233,6 +249,9 @@ class EngineSet {
   // A prefill engine for it could take a request now.
   bool has_prefill(const Engine& decode, std::string_view model) const;
   bool usable(const Engine& engine, std::string_view model, dialects::WireApi api) const;
+  bool drains(const Engine& engine) const {
+    return switches_ != nullptr && switches_->drains(engine.config.id);
+  }
   Task<std::string> unfit(Engine& engine);
   Task<std::string> unfit_sglang(Engine& engine);
   Task<Status> ask_mooncake(Engine& engine);
@@ -246,6 +265,7 @@ class EngineSet {
   Clock& clock_;
   std::function<void(std::string)> log_;
   PrefixSource* prefixes_;
+  EngineSwitches* switches_;
   std::unique_ptr<routing::PlacementPolicy> policy_;
   std::vector<std::shared_ptr<Engine>> engines_;
   Gate gate_;

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "service/foreign/relay.h"
@@ -30,6 +31,10 @@ class ForeignGateway final : public gateway::ForeignEngines {
   Task<void> relay(HttpExchange& exchange, RequestRecord& record, dialects::WireApi api) override;
   std::vector<protocol::ModelCard> models() const override;
   bool ready() const override { return engines_.ready(); }
+  std::string engines_json() const override { return engines_.as_json(); }
+  Task<Result<std::string>> operate(std::string_view engine, std::string action) override {
+    return engines_.operate(engine, std::move(action));
+  }
   void stop_running(const Error& why) override;
 
  private:

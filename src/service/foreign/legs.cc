@@ -29,12 +29,15 @@ void Relay::begin_legs(const Place& prefill, const Place& decode) {
 }
 
 // Sends the leg and reads its whole reply.
-Task<Result<std::string>> Relay::prefill_leg(const Place& place, std::string body) {
+Task<Result<std::string>> Relay::prefill_leg(const Place& place, dialects::EditedBody body) {
   Engine& engine = *place.engine;
   Permit permit(context_.clock, place);
   placed(place);
-  const auto call = engine.upstream->call(
-      {"POST", std::string(dialects::path_of(api_)), engine_headers(place), std::move(body)});
+  const auto call = engine.upstream->call({"POST",
+                                           std::string(dialects::path_of(api_)),
+                                           engine_headers(place),
+                                           {},
+                                           std::move(body.pieces)});
   prefill_call_ = call.get();
   struct Under {
     UpstreamCall*& call;
@@ -98,7 +101,9 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
     }
     tried.push_back(prefill.engine->config.id);
     begin_legs(prefill, decode);
-    auto body = edited_body(*prefill.engine, dialects::nixl_prefill_edits(*body_, api_));
+    auto edits = dialects::nixl_prefill_edits(*body_, api_);
+    edits.insert(edits.end(), encoded_.begin(), encoded_.end());
+    auto body = edited_body(*prefill.engine, edits);
     if (!body) {
       error_ = std::move(body).error();
       co_return Try::kFailed;
@@ -110,10 +115,11 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
       // What the client got wrong is wrong everywhere.
       const bool again = error_.code != kInvalidArgument && context_.retries.take();
       actions = run.prefill_failed(context_.clock.now(), again);
-      if (error_.code == kInvalidArgument) co_return co_await decode_leg(decode, {});
+      if (error_.code == kInvalidArgument) co_return co_await decode_leg(decode, encoded_);
       continue;
     }
     reply = dialects::read_prefill_reply(*answer);
+    if (!reply.params) context_.engines.tell_no_blocks(*prefill.engine);
     cached_ = reply.cached_tokens;
     if (reply.cached_told) observe(prefill, reply.cached_tokens, reply.prompt_tokens);
     computes_ = {};  // what decode calls cached came from here
@@ -132,7 +138,7 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
   }
   if (!actions.empty() && actions.front() == PdAction::kSendDecodePlain) {
     cached_.reset();
-    co_return co_await decode_leg(decode, {});
+    co_return co_await decode_leg(decode, encoded_);
   }
   co_return Try::kFailed;
 }
@@ -161,7 +167,9 @@ Task<Result<Relay::Pairing>> Relay::pair_legs(const Place& prefill, const Place&
          co_await context_.engines.mooncake_engine(prefill.engine, prefill.rank.value_or(0)));
   const std::string transfer =
       fmt::format("xfer-{:016x}{:016x}", context_.rng.next_u64(), context_.rng.next_u64());
-  co_return Pairing{dialects::mooncake_prefill_edits(*body_, api_, transfer),
+  auto edits = dialects::mooncake_prefill_edits(*body_, api_, transfer);
+  edits.insert(edits.end(), encoded_.begin(), encoded_.end());
+  co_return Pairing{std::move(edits),
                     {dialects::mooncake_decode_edit({transfer, at.bootstrap_url(), id})}};
 }
 
@@ -199,7 +207,7 @@ Task<Relay::Try> Relay::both_legs(const Place& prefill, const Place& decode) {
   const auto pairing = co_await pair_legs(prefill, decode);
   if (over()) co_return gone_ ? Try::kAnswered : Try::kFailed;
   auto body = pairing ? edited_body(*prefill.engine, pairing->prefill)
-                      : Result<std::string>(std::unexpected(pairing.error()));
+                      : Result<dialects::EditedBody>(std::unexpected(pairing.error()));
   if (!body) {
     error_ = body.error();
     if (pairing) co_return Try::kFailed;
@@ -215,7 +223,7 @@ Task<Relay::Try> Relay::both_legs(const Place& prefill, const Place& decode) {
   };
   // A stream shows its first token, which comes soon once the prompt is computed.
   Clock::TimerId timer = 0;
-  const auto other_leg = [&](Place place, std::string leg) -> Task<void> {
+  const auto other_leg = [&](Place place, dialects::EditedBody leg) -> Task<void> {
     const auto answer = co_await prefill_leg(place, std::move(leg));
     const Instant now = context_.clock.now();
     if (!answer) {

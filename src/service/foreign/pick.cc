@@ -47,8 +47,9 @@ struct EngineSet::Row {
 
 bool EngineSet::usable(const Engine& engine, std::string_view model, dialects::WireApi api) const {
   const Instant now = clock_.now();
-  return engine.healthy && engine.serves(model) && dialects::speaks(engine.dialect(), api) &&
-         engine.breaker.allows(now) && !engine.breaker.busy(now);
+  return engine.healthy && !drains(engine) && engine.serves(model) &&
+         dialects::speaks(engine.dialect(), api) && engine.breaker.allows(now) &&
+         !engine.breaker.busy(now);
 }
 
 bool EngineSet::has_prefill(const Engine& decode, std::string_view model) const {
@@ -93,9 +94,13 @@ std::vector<EngineSet::Row> EngineSet::rows(const Wanted& wanted) const {
     rows.push_back(std::move(row));
   };
   for (const auto& engine : engines_) {
-    const bool prefills = engine->config.role == EngineRole::kPrefill;
-    if (prefills != (wanted.prefill_for != nullptr)) continue;
-    if (prefills && !engine->pairs_with(*wanted.prefill_for)) continue;
+    const EngineRole role = engine->config.role;
+    const bool fits =
+        wanted.encode_for != nullptr
+            ? role == EngineRole::kEncode && engine->config.kind == wanted.encode_for->config.kind
+        : wanted.prefill_for != nullptr ? engine->pairs_with(*wanted.prefill_for)
+                                        : role == EngineRole::kMixed || role == EngineRole::kDecode;
+    if (!fits) continue;
     if (!usable(*engine, wanted.model, wanted.api) ||
         std::ranges::find(wanted.tried, engine->config.id) != wanted.tried.end())
       continue;

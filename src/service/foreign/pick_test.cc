@@ -1,5 +1,6 @@
 // Which rank of which engine gets a prompt: caches, trust, loads, ranks, engines that come and go.
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -270,6 +271,67 @@ TEST_CASE(
   running.answered->disconnect();
   CHECK(running.over);
   CHECK(old.expired());
+}
+
+class Switches final : public EngineSwitches {
+ public:
+  bool drains(WorkerId engine) const override { return draining.contains(engine); }
+  void set_drains(WorkerId engine, bool drains) override {
+    if (drains) {
+      draining.insert(engine);
+    } else {
+      draining.erase(engine);
+    }
+  }
+  std::set<WorkerId> draining;
+};
+
+TEST_CASE("engines: operators see them, drain them, and have SGLang record its experts' loads") {
+  Switches switches;
+  penstock::testing::VirtualClock clock;
+  EngineSet set(clock, [](const std::string&) {}, nullptr, &switches);
+  std::vector<FakeUpstream*> servers;
+  for (const EngineKind kind : {EngineKind::kVllm, EngineKind::kSglang}) {
+    auto server = std::make_unique<FakeUpstream>(clock);
+    servers.push_back(server.get());
+    const auto i = static_cast<std::uint32_t>(servers.size());
+    EngineConfig config{kind, "e" + std::to_string(i), "http://e", "secret"};
+    config.id = WorkerId(i);
+    set.add(std::move(config), std::move(server));
+  }
+  set.start();
+  clock.run();
+  const auto operate = [&](std::string_view name, std::string action) {
+    Result<std::string> out;
+    Gate gate;
+    gate.start(
+        [](EngineSet& s, std::string_view n, std::string a, Result<std::string>& to) -> Task<void> {
+          to = co_await s.operate(n, std::move(a));
+        }(set, name, std::move(action), out));
+    clock.run();
+    CHECK(gate.running() == 0);
+    return out;
+  };
+  CHECK(set.as_json().contains(
+      R"({"name":"e1","engine":"vllm","url":"http://e","role":"mixed","version":null,"healthy":true,"why":null,"draining":false,"breaker":"closed","busy":false,"models":["m"],"ranks":1,"running":0,"load":0,"requests":0})"));
+  const Wanted wanted{"m", WireApi::kChat, "head"};
+  const auto chosen = set.pick(wanted).engine;
+  const auto drained = operate(chosen->config.name, "drain");
+  REQUIRE(drained.has_value());
+  CHECK(drained->contains(R"("draining":true)"));
+  CHECK(set.pick(wanted).engine != chosen);
+  REQUIRE(operate(chosen->config.name, "resume").has_value());
+  CHECK(set.pick(wanted).engine == chosen);
+  CHECK(operate("e3", "drain").error().code == ErrorCode::kNotFound);
+  CHECK(operate("e1", "explode").error().code == ErrorCode::kNotFound);
+  CHECK(operate("e1", "experts/start").error().code == ErrorCode::kUnsupported);
+  servers[1]->answers = {whole("Start\n"), whole("no", 500)};
+  CHECK(operate("e2", "experts/start") == R"({"engine":"e2","said":"Start\u000a"})");
+  CHECK(servers[1]->posts.back().target == "/start_expert_distribution_record");
+  CHECK(header_of(servers[1]->posts.back(), "authorization") == "Bearer secret");
+  CHECK(operate("e2", "experts/dump").error().code == ErrorCode::kUnavailable);
+  set.stop();
+  clock.advance(1min);
 }
 
 }  // namespace penstock::foreign

@@ -51,6 +51,9 @@ Task<void> Relay::name_ids(PrefixSource& prefixes) {
   if (const auto value = body_->value("prompt"); value && api_ == dialects::WireApi::kCompletion) {
     if (auto ids = dialects::parse_token_ids(*value)) prompt = {std::move(*ids), {}};
   }
+  // Its body is what a render route answers.
+  if (api_ == dialects::WireApi::kGenerate)
+    prompt = dialects::parse_rendered(exchange_.request().body);
   if (!prompt) {
     const Edit edit{"model", dialects::quoted(model_)};
     std::string body =

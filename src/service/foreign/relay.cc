@@ -35,6 +35,8 @@ constexpr std::array kControlled = {"model"sv,
                                     "messages"sv,
                                     "prompt"sv,
                                     "input"sv,
+                                    "token_ids"sv,
+                                    "sampling_params"sv,
                                     "tools"sv,
                                     "system"sv,
                                     "instructions"sv,
@@ -51,7 +53,7 @@ constexpr std::array kControlled = {"model"sv,
                                     "routed_dp_rank"sv,
                                     "data_parallel_rank"sv,
                                     "disagg_prefill_resp"sv};
-constexpr std::span kForbidden = std::span(kControlled).subspan(19);
+constexpr std::span kForbidden = std::span(kControlled).subspan(21);
 constexpr std::array kUsageKey = {"include_usage"sv};
 
 // Of the client's headers, what an engine may see.
@@ -97,6 +99,7 @@ void Relay::stop(const Error& why) {
 // One is enough: whatever ends a leg ends the other. What is awaited ends inside, and this object
 // may go with it.
 void Relay::cancel_calls() {
+  if (encoding_) return cancel_encoding();
   UpstreamCall* const call = call_ != nullptr ? call_ : prefill_call_;
   if (call != nullptr) call->cancel();
 }
@@ -160,7 +163,7 @@ Result<void> Relay::read_body() {
   return {};
 }
 
-Result<std::string> Relay::edited_body(const Engine& engine, std::span<const Edit> more) {
+Result<dialects::EditedBody> Relay::edited_body(const Engine& engine, std::span<const Edit> more) {
   std::vector<Edit> edits;
   if (names_requests(engine)) {
     rid_ = "penstock-" + gateway::random_name(context_.rng);
@@ -186,11 +189,11 @@ Result<std::string> Relay::edited_body(const Engine& engine, std::span<const Edi
     std::erase_if(edits, [&](const Edit& own) { return own.key == edit.key; });
     edits.push_back(edit);
   }
-  return body_->edited(edits);
+  return body_->edit(edits);
 }
 
 std::string_view Relay::prompt_text() const {
-  for (const std::string_view key : {"messages"sv, "prompt"sv, "input"sv}) {
+  for (const std::string_view key : {"messages"sv, "prompt"sv, "input"sv, "token_ids"sv}) {
     if (const auto value = body_->value(key)) return *value;
   }
   return {};
@@ -202,7 +205,7 @@ std::string_view Relay::prompt_head() const {
 
 bool Relay::generates() const {
   return api_ == WireApi::kChat || api_ == WireApi::kCompletion || api_ == WireApi::kResponses ||
-         api_ == WireApi::kMessages;
+         api_ == WireApi::kMessages || api_ == WireApi::kGenerate;
 }
 
 std::vector<HttpHeader> Relay::engine_headers(const Place& place) const {
@@ -241,11 +244,16 @@ bool Relay::names_requests(const Engine& engine) const {
 
 Task<Relay::Try> Relay::attempt(const Place& place) {
   Engine& engine = *place.engine;
+  if (const Status encoded = co_await encode_media(engine); !encoded) {
+    if (over()) co_return gone_ ? Try::kAnswered : Try::kFailed;
+    error_ = encoded.error();
+    co_return Try::kFailed;
+  }
   if (engine.config.role == EngineRole::kDecode && dialects::splits(engine.pd(), api_)) {
     if (engine.pd() == PdProtocol::kSerial) co_return co_await attempt_serial(place);
     co_return co_await attempt_concurrent(place);
   }
-  auto body = edited_body(engine);
+  auto body = edited_body(engine, encoded_);
   if (!body) {
     error_ = std::move(body).error();
     co_return Try::kFailed;
@@ -264,11 +272,16 @@ Task<Relay::Try> Relay::attempt(const Place& place) {
   co_return outcome;
 }
 
-Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, std::string body,
+Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, dialects::EditedBody body,
                              Instant send_by) {
   Engine& engine = *place.engine;
-  const auto call = engine.upstream->call({"POST", std::string(dialects::path_of(api_)),
-                                           engine_headers(place), std::move(body), send_by});
+  // `body` and the client's outlive the call.
+  const auto call = engine.upstream->call({"POST",
+                                           std::string(dialects::path_of(api_)),
+                                           engine_headers(place),
+                                           {},
+                                           std::move(body.pieces),
+                                           send_by});
   call_ = call.get();
   struct Under {
     UpstreamCall*& call;

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -79,7 +80,8 @@ class Relay {
 
   Result<void> read_body();
   // The client's body with what we change, and further edits.
-  Result<std::string> edited_body(const Engine& engine, std::span<const dialects::Edit> more = {});
+  Result<dialects::EditedBody> edited_body(const Engine& engine,
+                                           std::span<const dialects::Edit> more = {});
   std::string_view prompt_text() const;
   std::string_view prompt_head() const;
   bool generates() const;
@@ -94,7 +96,7 @@ class Relay {
   void explain();
   Task<Place> find_engine();
   Task<Try> attempt(const Place& place);
-  Task<Try> talk(const Place& place, Permit& permit, std::string body,
+  Task<Try> talk(const Place& place, Permit& permit, dialects::EditedBody body,
                  Instant send_by = Instant::max());
   // P/D (legs.cc): the prompt on a prefill engine, the answer from this one.
   Task<Try> attempt_serial(const Place& decode);
@@ -105,12 +107,19 @@ class Relay {
   };
   Task<Result<Pairing>> pair_legs(const Place& prefill, const Place& decode);
   Task<Try> both_legs(const Place& prefill, const Place& decode);
-  Task<Result<std::string>> prefill_leg(const Place& place, std::string body);
+  Task<Result<std::string>> prefill_leg(const Place& place, dialects::EditedBody body);
   Task<Try> decode_leg(const Place& decode, std::span<const dialects::Edit> edits,
                        Instant send_by = Instant::max());
   Place pick_prefill(const Place& decode, std::span<const WorkerId> tried);
   std::size_t prompts() const;
   void begin_legs(const Place& prefill, const Place& decode);
+  // Media (encode.cc).
+  struct Encoding;
+  Task<Status> encode_media(const Engine& computes);
+  Task<void> encode_item(std::shared_ptr<Encoding> run, std::size_t index, std::string_view item);
+  Task<Result<std::string>> encode_on(Encoding& run, const Place& place, std::size_t index,
+                                      std::string_view item);
+  void cancel_encoding();
   Task<Try> relay_stream(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
   Task<Try> relay_whole(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
   Task<Try> refused(UpstreamCall& call, const UpstreamHead& head, Permit& permit);
@@ -140,6 +149,8 @@ class Relay {
   std::optional<PromptName> prompt_;  // of a prompt that is looked for in caches
   Place computes_;                    // the prompt, and says how much of it was cached
   gateway::PlacementExplanation explanation_;
+  std::shared_ptr<Encoding> encoding_;    // under way
+  std::vector<dialects::Edit> encoded_;   // what came of it, for who computes the prompt
   UpstreamCall* call_ = nullptr;          // the one under way
   UpstreamCall* prefill_call_ = nullptr;  // beside it
   std::optional<Error> cut_error_;        // why the decode leg was cancelled

@@ -46,7 +46,7 @@ TEST_CASE("relay: every API's body but for the model passes byte for byte") {
   for (const WireApi api :
        {WireApi::kChat, WireApi::kCompletion, WireApi::kResponses, WireApi::kMessages,
         WireApi::kCountTokens, WireApi::kEmbeddings, WireApi::kPooling, WireApi::kScore,
-        WireApi::kRerank, WireApi::kTokenize, WireApi::kDetokenize}) {
+        WireApi::kRerank, WireApi::kTokenize, WireApi::kDetokenize, WireApi::kGenerate}) {
     Rig rig({EngineKind::kVllm});
     rig.server(0).answers = {whole("{}"), whole("{}")};
     const std::string head = R"({ "x" : 1e2,"mod\u0065l":)";
@@ -340,13 +340,19 @@ TEST_CASE("engines: probes find models and loads, old forms too; the lost is not
   rig.server(0).get["/metrics"] = {200, "vllm:num_requests_running{engine=\"1\"} 3\n"};
   rig.server(1).get["/get_load"] = {200, R"([{"dp_rank":0,"num_reqs":7,"num_waiting_reqs":2}])"};
   rig.server(2).get["/slots"] = {501, ""};
+  rig.server(2).get["/health"] = {500, ""};
+  rig.clock.advance(1100ms);
+  rig.server(2).get["/health"] = {200, ""};
+  rig.server(2).get["/props"] = {
+      200, R"({"default_generation_settings":{"n_ctx":2048},"total_slots":4})"};
   rig.server(2).get["/metrics"] = {200, "llamacpp:requests_processing 2\n"};
   rig.clock.advance(1100ms);
   CHECK(rig.set.engines()[0]->load() == 3);
   CHECK(rig.set.engines()[1]->load() == 7);
   CHECK(rig.set.engines()[2]->load() == 2);
   CHECK(rig.set.models() == std::vector<dialects::EngineModel>{{"m", 4096, ""}});
-  CHECK(rig.gateway.models().size() == 2);  // and the alias
+  CHECK(rig.gateway.models().size() == 2);                           // and the alias
+  CHECK(rig.set.engines()[2]->models.at(0).context_length == 2048);  // not what it was trained for
   CHECK(rig.told.size() == 3);
   for (auto* server : rig.servers)
     server->get.clear();
@@ -416,6 +422,7 @@ TEST_CASE("legs: vLLM, serial: one token there, its params here, nothing else of
     rig.ask(body);
     CHECK(decode.posts.back().body == body);
   }
+  CHECK(rig.told.back().contains("names no blocks in its replies"));
   // No prefill engine: said aloud, not done without.
   prefill.answers = {};
   CHECK(rig.ask(body).answered->status == 503);
@@ -672,6 +679,90 @@ TEST_CASE("engines: prefill and decode engines of different versions are never p
   rig.clock.advance(11s);
   CHECK(none.answered->status == 503);
   CHECK(none.answered->body.contains("runs version 0.12.0"));
+}
+
+constexpr std::string_view kImage = R"({"type":"image_url","image_url":{"url":"data:a"}})";
+constexpr std::string_view kSound = R"({"type":"input_audio","input_audio":{"data":"b"}})";
+
+TEST_CASE("legs: media are encoded first, each alone, and who computes the prompt is told where") {
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm},
+          {EngineRole::kEncode, EngineRole::kEncode, EngineRole::kPrefill, EngineRole::kDecode});
+  const std::string body = R"({"model":"m","messages":[{"role":"user","content":[)" +
+                           std::string(kImage) + "," + std::string(kSound) + "," +
+                           std::string(kImage) + R"(]}],"max_tokens":9})";
+  const auto encoded = [](std::string_view name) {
+    return whole(R"({"choices":[],"ec_transfer_params":{")" + std::string(name) +
+                 R"(":{"peer_port":1}}})");
+  };
+  for (std::size_t i = 0; i < 2; ++i)
+    rig.server(i).answers = {encoded("h" + std::to_string(i)), encoded("h" + std::to_string(i))};
+  rig.server(2).answers = {
+      whole(R"({"choices":[],"kv_transfer_params":{"remote_block_ids":[[7]]}})")};
+  rig.server(3).answers = {whole("{}")};
+  CHECK(rig.ask(body).answered->status == 200);
+  std::multiset<std::string> legs;
+  std::set<std::string> ids;
+  for (std::size_t i = 0; i < 2; ++i) {
+    for (const UpstreamRequest& leg : rig.server(i).posts) {
+      legs.insert(leg.body);
+      ids.insert(header_of(leg, "x-request-id"));
+    }
+  }
+  const auto alone = [](std::string_view item) {
+    return R"({"model":"m","messages":[{"role":"user","content":[)" + std::string(item) +
+           R"(]}],"max_tokens":1,"stream":false,"max_completion_tokens":1})";
+  };
+  CHECK(legs == std::multiset<std::string>{alone(kImage), alone(kSound)});
+  CHECK(ids.size() == 2);
+  CHECK(ids.begin()->starts_with("req-1:0:"));
+  REQUIRE(rig.server(2).posts.size() == 1);
+  CHECK(rig.server(2).posts[0].body.contains(R"("ec_transfer_params":{"h)"));
+  CHECK_FALSE(rig.server(3).posts.at(0).body.contains("ec_transfer_params"));
+  // Text alone needs nobody's help.
+  for (std::size_t i = 0; i < 2; ++i)
+    rig.server(i).posts.clear();
+  rig.server(2).answers = {whole("{}")};
+  rig.server(3).answers = {whole("{}")};
+  rig.ask(R"({"model":"m","messages":[{"role":"user","content":"x"}]})");
+  CHECK(rig.server(0).posts.size() + rig.server(1).posts.size() == 0);
+}
+
+TEST_CASE("legs: an encode engine that fails is replaced; whatever ends one leg ends all") {
+  const std::string body = R"({"model":"m","messages":[{"role":"user","content":[)" +
+                           std::string(kImage) + "," + std::string(kSound) + "]}]}";
+  const auto make = [] {
+    return std::make_unique<Rig>(
+        std::vector{EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm},
+        std::vector{EngineRole::kEncode, EngineRole::kEncode, EngineRole::kMixed});
+  };
+  const UpstreamAnswer good = whole(R"({"choices":[],"ec_transfer_params":{}})");
+  auto rig = make();
+  rig->server(0).answers = {whole("", 500), whole("", 500)};
+  rig->server(1).answers = {good, good};
+  rig->server(2).answers = {whole("{}")};
+  CHECK(rig->ask(body).answered->status == 200);
+  CHECK(rig->server(2).posts.at(0).body == body);
+  // All of them fail, or say that the client is wrong.
+  for (const auto& [status, expected] : {std::pair(500, 503), std::pair(400, 400)}) {
+    rig = make();
+    for (std::size_t i = 0; i < 2; ++i)
+      rig->server(i).answers = {whole("", status), stream({}, End::kHang)};
+    const Asked& it = rig->ask(body);
+    rig->clock.advance(6min);
+    CHECK(it.over);
+    CHECK(it.answered->status == expected);
+    CHECK(rig->server(2).posts.empty());
+  }
+  // The client goes: both legs end at once.
+  rig = make();
+  for (std::size_t i = 0; i < 2; ++i)
+    rig->server(i).answers = {stream({}, End::kHang), stream({}, End::kHang)};
+  Asked& gone = rig->ask(body);
+  CHECK_FALSE(gone.over);
+  CHECK(rig->server(0).open + rig->server(1).open == 2);
+  gone.answered->disconnect();
+  CHECK(gone.over);
+  CHECK(rig->server(0).open + rig->server(1).open == 0);
 }
 
 }  // namespace penstock::foreign

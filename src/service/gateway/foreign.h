@@ -7,6 +7,8 @@
 // Concurrency: shard thread only.
 #pragma once
 
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -28,6 +30,9 @@ class ForeignEngines {
   virtual std::vector<protocol::ModelCard> models() const = 0;
   // Some engine can take requests.
   virtual bool ready() const = 0;
+  // For operators, in JSON: all engines; and what was asked of one ("drain", ...).
+  virtual std::string engines_json() const = 0;
+  virtual Task<Result<std::string>> operate(std::string_view engine, std::string action) = 0;
   // Ends every running answer with this error.
   virtual void stop_running(const Error& why) = 0;
 };

@@ -34,12 +34,15 @@ enum class RouteId : std::uint8_t {
   kPooling,
   kScore,
   kRerank,
+  kGenerate,
   kModels,
   kModel,
   kHealth,
   kReady,
   kMetrics,
-  kExplain
+  kExplain,
+  kEngines,
+  kEngine
 };
 // An operator is who has the token of this process, which only its user can read (`penstock
 // explain` does); an API key does not help.
@@ -90,6 +93,7 @@ constexpr std::array kRoutes = {
     Route{RouteId::kScore, "POST", "/score", Access::kWithKey},
     Route{RouteId::kRerank, "POST", "/v1/rerank", Access::kWithKey},
     Route{RouteId::kRerank, "POST", "/rerank", Access::kWithKey},
+    Route{RouteId::kGenerate, "POST", "/inference/v1/generate", Access::kWithKey},
     Route{RouteId::kModels, "GET", "/v1/models", Access::kWithKey, Api::kEither},
     Route{RouteId::kModels, "GET", "/models", Access::kWithKey, Api::kEither},
     Route{RouteId::kModels, "GET", "/beta/models", Access::kWithKey, Api::kEither},
@@ -99,6 +103,8 @@ constexpr std::array kRoutes = {
     Route{RouteId::kModel, "GET", "/beta/models/{}", Access::kWithKey, Api::kEither},
     Route{RouteId::kModel, "GET", "/anthropic/v1/models/{}", Access::kWithKey, Api::kAnthropic},
     Route{RouteId::kExplain, "GET", "/admin/explain/{}", Access::kOperator},
+    Route{RouteId::kEngines, "GET", "/admin/engines", Access::kOperator},
+    Route{RouteId::kEngine, "POST", "/admin/engines/{}", Access::kOperator},
 };
 
 // The API of a route that foreign engines answer.
@@ -127,6 +133,8 @@ std::optional<dialects::WireApi> wire_api(RouteId route) {
       return kScore;
     case RouteId::kRerank:
       return kRerank;
+    case RouteId::kGenerate:
+      return kGenerate;
     default:
       return std::nullopt;
   }
@@ -346,6 +354,7 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
       case RouteId::kPooling:
       case RouteId::kScore:
       case RouteId::kRerank:
+      case RouteId::kGenerate:
         response = error_response(
             {ErrorCode::kUnsupported, "no engine behind this gateway has this route", {}, {}},
             record);
@@ -388,6 +397,22 @@ Task<void> Gateway::dispatch(HttpExchange& exchange, RequestRecord& record) {
       case RouteId::kExplain:
         response = explain(found.rest, record);
         break;
+      case RouteId::kEngines:
+        response = json_response(
+            foreign_ != nullptr ? foreign_->engines_json() : R"({"engines":[]})", record);
+        break;
+      case RouteId::kEngine: {
+        const auto slash = std::min(found.rest.find('/'), found.rest.size());
+        Result<std::string> done =
+            fail(ErrorCode::kNotFound, "there are no engines of others behind this gateway");
+        if (foreign_ != nullptr)
+          done = co_await foreign_->operate(
+              found.rest.substr(0, slash),
+              std::string(found.rest.substr(std::min(slash + 1, found.rest.size()))));
+        response = done ? json_response(std::move(*done), record)
+                        : error_response(done.error(), record, shape);
+        break;
+      }
     }
   }
   static_cast<void>(co_await exchange.respond(std::move(*response)));
