@@ -9,11 +9,17 @@
 // Concurrency: a bench owns the process while it runs.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+
+namespace penstock {
+class BlockStore;
+}
 
 namespace penstock::bench {
 
@@ -32,6 +38,11 @@ struct Options {
   std::string model_dir;      // checkpoint folder, for benches that need one
   std::string reference_dir;  // node folder of the reference tokenizer and vocabularies
   bool quick = false;         // shorter, noisier
+  std::string kv_tier;        // `kv`: "all", or only that tier: "host", "peer", "disk", "cluster"
+  std::string cluster_store;  // as of --cluster-store; empty: a temporary folder
+  std::function<Result<std::unique_ptr<BlockStore>>(const std::string&)> open_store;
+  // Of the `rados` command: the same cluster, user, pool and name space.
+  std::function<Result<std::vector<std::string>>(const std::string&)> rados_arguments;
 };
 
 struct Bench {

@@ -2,7 +2,8 @@
 //
 // An engine with a real checkpoint, a KV daemon with memory and disk beside it. A prompt of 3,010
 // tokens is asked cold (a scope of its own each time), then from host memory, then, after the
-// daemon was started anew, from its disk. Times run from submit to the first token; the middle of
+// daemon was started anew, from its disk, then from the cluster store by a daemon with another
+// disk: a host that never saw the prompt. Times run from submit to the first token; the middle of
 // some.
 #include <fcntl.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <boost/json.hpp>
 
 #include "base/rng.h"
 #include "core/kvcache/key_chain.h"
@@ -26,6 +28,8 @@
 #include "io/kv/kv_server.h"
 #include "io/kv/kv_session.h"
 #include "kv.h"
+#include "port/block_store.h"
+#include "service/kvd/cluster_tier.h"
 
 namespace penstock::bench {
 namespace {
@@ -35,16 +39,20 @@ using Steady = std::chrono::steady_clock;
 constexpr std::size_t kPromptTokens = 3010;
 constexpr double kHostAim = 20;
 constexpr double kDiskAim = 10;
+constexpr double kClusterAim = 5;
 
 std::string scratch_folder() {
   std::string folder = (std::filesystem::temp_directory_path() / "penstock-bench-XXXXXX").string();
   return ::mkdtemp(folder.data()) == nullptr ? std::string() : folder;
 }
 
-// A KV daemon of this process over a folder.
+// A KV daemon of this process over a folder, with the disk `disk_name` in it.
 class Daemon {
  public:
-  static Result<std::unique_ptr<Daemon>> start(const std::string& folder) {
+  // `store` null: it has no cluster tier.
+  static Result<std::unique_ptr<Daemon>> start(const std::string& folder,
+                                               const std::string& disk_name,
+                                               std::unique_ptr<BlockStore> store) {
     auto daemon = std::unique_ptr<Daemon>(new Daemon);
     disk::DiskTierOptions disk;
     disk.log.segments = 16;
@@ -52,14 +60,24 @@ class Daemon {
     const auto wall = std::chrono::system_clock::now().time_since_epoch();
     const TierNow now{Instant(Steady::now().time_since_epoch()),
                       UnixSeconds(std::chrono::duration_cast<std::chrono::seconds>(wall).count())};
-    TRY(daemon->disk_, disk::open_disk_tier(folder + "/kv", "", std::move(disk), now));
+    TRY(daemon->disk_, disk::open_disk_tier(folder + "/" + disk_name, "", std::move(disk), now));
     kv::KvServerOptions options;
     options.socket = folder + "/kvd.sock";
     options.arena_bytes = std::uint64_t{256} << 20;
     options.daemon.epoch = static_cast<std::uint64_t>(wall.count());
     options.daemon.key_check = kvcache::KeyChain(std::array<std::uint8_t, 32>{}).key_check();
     options.daemon.classes = {{"default", std::chrono::hours(24)}};
-    TRY(daemon->server_, kv::KvServer::start(std::move(options), daemon->disk_.get()));
+    // A prompt of 47 blocks is the end of a chain: it is to be there when the bench asks.
+    options.daemon.cluster_tail_delay = {};
+    if (store) {
+      service::ClusterTierOptions wanted;
+      wanted.classes = options.daemon.classes;
+      wanted.written = {true};
+      daemon->store_ = std::move(store);
+      daemon->cluster_ = std::make_unique<service::ClusterTier>(*daemon->store_, wanted);
+    }
+    TRY(daemon->server_, kv::KvServer::start(std::move(options), daemon->disk_.get(), nullptr,
+                                             daemon->cluster_.get()));
     daemon->thread_ = std::thread([server = daemon->server_.get()] { server->run(); });
     return daemon;
   }
@@ -71,6 +89,8 @@ class Daemon {
 
  private:
   Daemon() = default;
+  std::unique_ptr<BlockStore> store_;
+  std::unique_ptr<service::ClusterTier> cluster_;
   std::unique_ptr<disk::DiskTier> disk_;
   std::unique_ptr<kv::KvServer> server_;
   std::thread thread_;
@@ -135,19 +155,49 @@ double middle(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-Status flush(const std::string& folder) {
+Result<std::string> ask_daemon(const std::string& folder, const char* command) {
   TRY(const auto session,
       kv::KvSession::connect(folder + "/kvd.sock", "tool", "bench",
                              kvcache::KeyChain(std::array<std::uint8_t, 32>{}).key_check(),
                              std::chrono::seconds(10)));
-  TRY(const std::string done, session->admin("flush", "{}", std::chrono::minutes(1)));
+  return session->admin(command, "{}", std::chrono::minutes(1));
+}
+
+Status flush(const std::string& folder) {
+  TRY(const std::string done, ask_daemon(folder, "flush"));
   return {};
+}
+
+// Until `good` is true of what the daemon's stat says of the cluster.
+Status wait_cluster(const std::string& folder,
+                    const std::function<bool(const boost::json::object&)>& good) {
+  std::string last;
+  for (int turns = 0; turns < 600; ++turns) {
+    TRY(const std::string stat, ask_daemon(folder, "stat"));
+    boost::system::error_code error;
+    const boost::json::value parsed = boost::json::parse(stat, error);
+    const boost::json::value* const cluster =
+        !error && parsed.is_object() ? parsed.get_object().if_contains("cluster") : nullptr;
+    if (cluster != nullptr && cluster->is_object()) {
+      if (good(cluster->get_object())) return {};
+      last = boost::json::serialize(*cluster);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return fail(ErrorCode::kUnavailable, "the cluster store is not ready within a minute: " + last);
+}
+
+bool is_connected(const boost::json::object& cluster) {
+  return cluster.at("state") == "ok" && cluster.at("in_service") == true;
 }
 
 Result<std::vector<Figure>> measure(const Options& options, const std::string& folder) {
   std::ofstream(folder + "/kv.secret") << std::string(64, '0') << "\n";
   std::filesystem::permissions(folder + "/kv.secret", std::filesystem::perms(0600));
-  TRY(auto daemon, Daemon::start(folder));
+  TRY(const auto shared, BenchStore::make(options));
+  TRY(auto store, options.open_store(shared->text()));
+  TRY(auto daemon, Daemon::start(folder, "kv", std::move(store)));
+  TRY_STATUS(wait_cluster(folder, is_connected));
   engine::EngineOptions wanted;
   wanted.checkpoint_dir = options.model_dir;
   TRY(auto opened, engine::Engine::open(wanted));
@@ -174,6 +224,8 @@ Result<std::vector<Figure>> measure(const Options& options, const std::string& f
   std::vector<double> cold;
   std::vector<double> host;
   std::vector<double> disk;
+  std::vector<double> cluster;
+  const bool only_cluster = options.kv_tier == "cluster";
   const auto take = [&](std::vector<double>& times, const TokenIds& tokens, bool hit) -> Status {
     TRY(const auto answer, asker.ask(tokens, "bench"));
     const std::uint32_t expected = hit ? kPromptTokens / 64 * 64 : 0;
@@ -190,18 +242,36 @@ Result<std::vector<Figure>> measure(const Options& options, const std::string& f
   for (int i = 0; i < rounds; ++i) {
     prompts.push_back(prompt());
     TRY_STATUS(take(cold, prompts.back(), false));
-    for (int again = 0; again < 3; ++again)
+    for (int again = 0; again < (only_cluster ? 0 : 3); ++again)
       TRY_STATUS(take(host, prompts.back(), true));
   }
   TRY_STATUS(flush(folder));
-  daemon.reset();
-  TRY(daemon, Daemon::start(folder));
-  TRY_STATUS(flush(folder));  // it answers
-  if (!engine.wait_connected(std::chrono::seconds(30))) {
+  const std::size_t blocks = (prompts.size() + 1) * (kPromptTokens / 64);  // the warm-up's, too
+  TRY_STATUS(wait_cluster(folder, [&](const boost::json::object& stat) {
+    return stat.at("written_blocks").to_number<std::size_t>() >= blocks &&
+           stat.at("writes_queued") == 0;
+  }));
+  const auto restart = [&](const char* disk_name, std::unique_ptr<BlockStore> with) -> Status {
+    daemon.reset();
+    const bool has_cluster = with != nullptr;
+    TRY(daemon, Daemon::start(folder, disk_name, std::move(with)));
+    TRY_STATUS(flush(folder));  // it answers
+    if (has_cluster) TRY_STATUS(wait_cluster(folder, is_connected));
+    if (engine.wait_connected(std::chrono::seconds(30))) return {};
     return fail(ErrorCode::kUnavailable, "the engine does not find the KV daemon again");
+  };
+  if (!only_cluster) {
+    TRY_STATUS(restart("kv", nullptr));
+    for (const TokenIds& tokens : prompts)
+      TRY_STATUS(take(disk, tokens, true));
   }
+  TRY(store, options.open_store(shared->text()));
+  TRY_STATUS(restart("other", std::move(store)));
   for (const TokenIds& tokens : prompts)
-    TRY_STATUS(take(disk, tokens, true));
+    TRY_STATUS(take(cluster, tokens, true));
+  daemon.reset();
+  TRY(store, options.open_store(shared->text()));
+  clear_store(*store);
   const double seconds = middle(cold);
   const auto figure = [&](const char* name, double value, double aim) {
     Figure f;
@@ -214,9 +284,16 @@ Result<std::vector<Figure>> measure(const Options& options, const std::string& f
     f.aim = aim;
     return f;
   };
-  return std::vector<Figure>{
-      figure("first token, 3,008 of 3,010 tokens hit in host memory", middle(host), kHostAim),
-      figure("first token, 3,008 of 3,010 tokens hit on disk", middle(disk), kDiskAim)};
+  std::vector<Figure> figures;
+  if (!only_cluster) {
+    figures.push_back(
+        figure("first token, 3,008 of 3,010 tokens hit in host memory", middle(host), kHostAim));
+    figures.push_back(
+        figure("first token, 3,008 of 3,010 tokens hit on disk", middle(disk), kDiskAim));
+  }
+  figures.push_back(figure("first token, 3,008 of 3,010 tokens hit in the cluster store",
+                           middle(cluster), kClusterAim));
+  return figures;
 }
 
 }  // namespace

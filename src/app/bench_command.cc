@@ -7,6 +7,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 
+#include "app/cluster_store.h"
 #include "app/commands.h"
 #include "app/console.h"
 #include "app/suggest.h"
@@ -115,6 +116,10 @@ Result<int> run_bench(const Options& options) {
   with.model_dir = options.models.empty() ? "" : options.models[0].value;
   with.reference_dir = options.reference_dir;
   with.quick = options.quick;
+  with.kv_tier = options.bench_tier;
+  with.cluster_store = options.cluster_store;
+  with.open_store = open_cluster_store;
+  with.rados_arguments = rados_arguments;
   json::array objects;
   std::string text;
   for (const auto* each : benches) {

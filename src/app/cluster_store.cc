@@ -97,6 +97,17 @@ Result<std::unique_ptr<BlockStore>> open_cluster_store(const std::string& text) 
   return posix_store::PosixStore::open(std::move(wanted));
 }
 
+Result<std::vector<std::string>> rados_arguments(const std::string& text) {
+  const Named named = parse_name(text);
+  if (named.kind != "rados")
+    return fail(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is no store on RADOS", text));
+  TRY(const rados::RadosStoreOptions store, parse_rados(named.rest));
+  std::vector<std::string> words = {"-c", store.conf,         "-n", store.user,
+                                    "-p", store.extents_pool, "-N", store.name_space};
+  if (!store.keyring.empty()) words.insert(words.end(), {"--keyring", store.keyring});
+  return words;
+}
+
 Status check_cluster(const Options& options) {
   if (options.cluster_store.empty()) return {};
   if (const Status named = check_name(options.cluster_store); !named)
@@ -121,6 +132,7 @@ service::ClusterTierOptions cluster_tier_options(const Options& options) {
   }
   wanted.slice = std::chrono::duration_cast<std::chrono::seconds>(options.cluster_slice);
   wanted.fetch_limit = options.cluster_fetch_limit;
+  wanted.bytes_max = static_cast<std::uint64_t>(options.cluster_size.value);
   return wanted;
 }
 

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "app/options.h"
 #include "base/result.h"
@@ -16,6 +17,10 @@ namespace penstock {
 // "posix:/mnt/store", "3fs:/mnt/store", "rados:/etc/ceph/ceph.conf"; the store itself is not asked
 // for anything yet. kInvalidArgument: no such kind, or its rest is wrong; or what the kind lacks.
 Result<std::unique_ptr<BlockStore>> open_cluster_store(const std::string& text);
+
+// Arguments of the `rados` command for the same cluster, user, pool of extents and name space.
+// kInvalidArgument: the text names no store on RADOS.
+Result<std::vector<std::string>> rados_arguments(const std::string& text);
 
 // What --cluster-store and its companions say is sound. kInvalidArgument with the key.
 Status check_cluster(const Options& options);

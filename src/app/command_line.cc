@@ -297,6 +297,7 @@ Status check_options(const Options& options, Command command) {
       return std::unexpected(std::move(handoff).error());
   }
   if (command == Command::kKvd) TRY_STATUS(check_kv(options));
+  if (command == Command::kBench) TRY_STATUS(check_cluster(options));
   return {};
 }
 

@@ -99,7 +99,7 @@ constexpr std::array kTable = {
         "is kept; `export` writes all blocks into one file, unencrypted, and `import` stores those "
         "of a "
         "file from a daemon with the same secret; `verify` checks every checksum; `gc` removes "
-        "what nobody can use any more; "
+        "what nobody can use any more, in the cluster store what is over its time or its target; "
         "`flush` "
         "waits until all that was accepted is on disk.",
         "penstock kv stat\n"

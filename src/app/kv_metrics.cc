@@ -79,6 +79,19 @@ void publish(const json::value& stat, Metrics& metrics) {
   to.number(Metric::kKvTierInService, {"peer"}, "peers", "in_service");
   to.number(Metric::kKvTierHitBlocks, {"cluster"}, "acquires", "hit_blocks_cluster");
   to.number(Metric::kKvTierInService, {"cluster"}, "cluster", "in_service");
+  to.number(Metric::kKvTierBlocks, {"cluster"}, "cluster", "told_blocks");
+  to.number(Metric::kKvTierUsed, {"cluster"}, "cluster", "bytes");
+  to.number(Metric::kKvTierCapacity, {"cluster"}, "cluster", "bytes_total");
+  to.number(Metric::kKvClusterBytes, {"read"}, "cluster", "read_bytes");
+  to.number(Metric::kKvClusterBytes, {"write"}, "cluster", "write_bytes");
+  to.number(Metric::kKvClusterLookUps, {"all"}, "cluster", "look_ups");
+  to.number(Metric::kKvClusterLookUps, {"slow"}, "cluster", "look_ups_slow");
+  to.reasons(Metric::kKvClusterWritesEnded, "", "cluster", "writes_ended");
+  to.number(Metric::kKvClusterWritesWaiting, {}, "cluster", "writes_queued");
+  to.number(Metric::kKvClusterWritesLost, {}, "cluster", "writes_lost");
+  to.number(Metric::kKvTierUsed, {"spill"}, "cluster", "spill_bytes");
+  to.number(Metric::kKvClusterBreaker, {}, "cluster", "breaker_openings");
+  to.number(Metric::kKvClusterSpeed, {}, "loads", "cluster_bytes_per_second");
   to.number(Metric::kKvHitTokens, {}, "acquires", "hit_tokens");
   to.reasons(Metric::kKvPrefixEnded, "", "acquires", "prefix_ended_by");
   to.reasons(Metric::kKvTierRemovedBlocks, "host", "host", "removals");
@@ -91,6 +104,7 @@ void publish(const json::value& stat, Metrics& metrics) {
   to.number(Metric::kKvDiskErrors, {}, "disk", "io_errors");
   to.number(Metric::kKvCorruptBlocks, {"disk"}, "disk", "corrupt");
   to.number(Metric::kKvCorruptBlocks, {"host"}, "reports", "confirmed");
+  to.number(Metric::kKvCorruptBlocks, {"cluster"}, "cluster", "corrupt");
   to.number(Metric::kKvLoadsDecided, {}, "loads", "decided");
   to.number(Metric::kKvLoadsSlower, {}, "loads", "slower_than_recompute");
   to.number(Metric::kKvDiskSpeed, {}, "loads", "disk_bytes_per_second");

@@ -35,7 +35,7 @@ constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
     {"recompute_faster", "computing it was predicted to be faster than loading it"},
     {"corrupt", "a checksum did not match; the copy is quarantined"},
     {"io_error", "the disk failed to read it"},
-    {"tier_off", "the disk tier is out of service"},
+    {"tier_off", "the disk, or the cluster store, is out of service"},
     {"no_daemon", "the KV daemon was not there, or ended before it answered"},
     {"removed", "removed by hand"},
 };
@@ -113,6 +113,20 @@ std::string rendered(std::string_view source, Render render) {
   }
 }
 
+// "ok", or what is wrong, and what waits to be written.
+std::string cluster_state(const json::value& cluster) {
+  std::string state = text(cluster, "state");
+  if (number(cluster, "writes_queued") > 0)
+    state += fmt::format(", {} writes wait", number(cluster, "writes_queued"));
+  if (const auto* spill = cluster.as_object().if_contains("spill");
+      spill != nullptr && number(*spill, "waiting") > 0)
+    state +=
+        fmt::format(", {} wait on disk ({})", number(*spill, "waiting"), bytes(*spill, "bytes"));
+  if (number(cluster, "target_bytes") > 0)
+    state += fmt::format(", target {}", bytes(cluster, "target_bytes"));
+  return state;
+}
+
 std::string tiers(const json::value& stat) {
   Rows rows = {{"tier", "blocks", "used", "of", "idle median", "oldest", "removed", "state"}};
   const json::value& host = stat.at("host");
@@ -132,7 +146,8 @@ std::string tiers(const json::value& stat) {
                     text(disk, "state")});
   }
   if (const json::value& cluster = stat.at("cluster"); cluster.is_object()) {
-    rows.push_back({"cluster", "", "", "", "", "", "", text(cluster, "state")});
+    rows.push_back({"cluster", "", bytes(cluster, "bytes"), bytes(cluster, "bytes_total"), "", "",
+                    "", cluster_state(cluster)});
   }
   if (const json::value& peers = stat.at("peers"); peers.is_object()) {
     rows.push_back({"other hosts", fmt::to_string(number(peers, "blocks")), "", "", "", "", "",
@@ -231,6 +246,13 @@ std::string kv_list_text(std::string_view ls) {
                            number(c, "blocks"), number(c, "segments"));
       }
     }
+    if (const auto* cluster = list.as_object().if_contains("cluster");
+        cluster && cluster->is_object()) {
+      out += fmt::format(
+          "\nin the cluster store, all hosts: {} objects, {} of {}; this host knows of {} blocks\n",
+          number(*cluster, "objects"), bytes(*cluster, "bytes"), bytes(*cluster, "bytes_total"),
+          number(*cluster, "known_blocks"));
+    }
     return out;
   });
 }
@@ -274,11 +296,25 @@ std::string kv_gc_text(std::string_view gc) {
   return rendered(gc, [](const json::value& g) {
     const json::value* const dry = g.as_object().if_contains("dry_run");
     const bool is_dry = dry != nullptr && dry->is_bool() && dry->get_bool();
-    return fmt::format(
+    const char* const were = is_dry ? "would be" : "were";
+    std::string out = fmt::format(
         "{} blocks whose ancestors are gone {} removed from memory; {} of corrupt copies {} back "
         "into use\n",
-        number(g, "orphan_blocks"), is_dry ? "would be" : "were", bytes(g, "corrupt_bytes_reused"),
+        number(g, "orphan_blocks"), were, bytes(g, "corrupt_bytes_reused"),
         is_dry ? "would go" : "went");
+    const json::value* const c = g.as_object().if_contains("cluster");
+    if (c == nullptr) return out;
+    const std::int64_t target = number(*c, "target_bytes");
+    out += fmt::format(
+        "cluster store{}: {} objects of {} {} removed, {} used since {} kept; {} of {} slices "
+        "looked at\n",
+        target > 0 ? " (target " + bytes(*c, "target_bytes") + ")" : "", number(*c, "removed"),
+        bytes(*c, "removed_bytes"), were, number(*c, "kept"), were, number(*c, "swept"),
+        number(*c, "manifests"));
+    if (!c->at("whole").as_bool())
+      out +=
+          fmt::format("the store failed to answer, the next run goes on: {}\n", text(*c, "state"));
+    return out;
   });
 }
 

@@ -287,8 +287,8 @@ constexpr std::array kTable = {
                "Get cached KV from the KV daemon at HOST:PORT, too; repeatable",
                "It is given the same address with --kv-listen. NAME is for people."},
     OptionInfo{
-        "cluster-store", "kv.cluster.store", &O::cluster_store, kKvSide, "STORE", "", 0, 0, "",
-        kPlain,
+        "cluster-store", "kv.cluster.store", &O::cluster_store, kKvSide | commands(kBench),
+        "STORE", "", 0, 0, "", kPlain,
         "Keep KV in a store that all hosts share, too: posix:/FOLDER, "
         "3fs:/FOLDER or rados:CONF",
         "posix: a folder on a mount that all hosts have (NFS, Lustre, FUSE); 3fs: the same through "
@@ -307,6 +307,11 @@ constexpr std::array kTable = {
                1000 * kMs, 24 * 30 * kHour, "", kPlain,
                "Time slice that lifetimes in the cluster store are counted in",
                "The same for all hosts of a store, for as long as the store lives."},
+    OptionInfo{"cluster-size", "kv.cluster.size", &O::cluster_size, kKvSide, "SIZE", "0", 0,
+               kTiB* kMiB, "", kPlain,
+               "Room in the cluster store; beyond it what was used longest ago goes; 0: all it has",
+               "As the store counts, copies and coding included; of posix: and 3fs:, all of the "
+               "file system's use counts. The same for all hosts of a store."},
     OptionInfo{"dry-run", "", &O::dry_run, commands(kKv), "", "false", 0, 0, "", kPlain,
                "gc: say what would be removed and remove nothing", ""},
     OptionInfo{"tier", "", &O::kv_tier, commands(kKv), "TIER", "all", 0, 0, "host|disk|all", kPlain,
@@ -431,6 +436,9 @@ constexpr std::array kTable = {
                "Items per skill at most; 0 = all", ""},
     OptionInfo{"quick", "", &O::quick, commands(kBench, kProfile), "", "false", 0, 0, "", kPlain,
                "Shorter and noisier", ""},
+    OptionInfo{"tier", "", &O::bench_tier, commands(kBench), "TIER", "all", 0, 0,
+               "host|peer|disk|cluster|all", kPlain, "kv: measure this tier only",
+               "cluster measures --cluster-store, or a temporary folder."},
     OptionInfo{"reference-dir", "", &O::reference_dir, commands(kBench), "DIR", "auto", 0, 0, "",
                kPath, "Folder with the reference tokenizer and vocabularies",
                "auto: tools/tokenizer_reference of the source tree."},

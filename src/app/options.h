@@ -121,6 +121,7 @@ struct Options {
   std::string cluster_classes;         // "agent,chat" or "all": written through to it
   Duration cluster_fetch_limit{};      // of one read or look-up there
   Duration cluster_slice{};            // of the manifests its expiry works from
+  Bytes cluster_size;                  // target of what it holds; 0: what it can hold
   std::string kv_scope_filter;         // kv export: only scopes that contain it
   bool dry_run = false;                // kv gc: say what would go
   std::string kv_tier;                 // kv verify: "host", "disk" or "all"
@@ -168,6 +169,7 @@ struct Options {
   std::uint32_t items_max = 0;  // per skill; 0 = all
   bool quick = false;
   std::string reference_dir;  // see bench/bench.h
+  std::string bench_tier;     // bench kv: "all", or only that tier
 
   // The simulator.
   std::string sim_suite;  // "balance", or empty

@@ -41,6 +41,7 @@ struct TierWrite {
   std::span<const std::byte> payload;  // 4 KiB aligned; slices one after the other
   // kNone: durable against kill -9. kNotAdmitted, kEvictedShare, kTierOff, kIoError: not stored.
   std::function<void(MissReason)> done;
+  bool always = false;  // is admitted without a second use, where the tier would wait for one
 };
 
 struct TierRemoval {

@@ -16,11 +16,13 @@
 
 namespace penstock {
 
-// Of the host that serves most.
+// Of the host that serves most. What is in neither of its memory and its disk is in the cluster
+// store, as far as that host knows of it: an estimate.
 struct KvIndexMatch {
   Tokens resumable;  // up to the best exact point to resume at, one token left to compute
   Tokens host;       // of all that is held: in host memory
   Tokens disk;       // on disk
+  Tokens cluster;    // in the cluster store
 };
 
 class KvIndex {

@@ -72,6 +72,10 @@ class Cluster(unittest.TestCase):
                 self.assertEqual(hit[:3], (*cold[:2], blocks * 64))
                 self.assertIn("from cluster", self.kv(second, "explain", hit[3]))
                 self.assertIn("cluster", self.kv(second, "stat"))
+                self.assertIn(f"this host knows of {blocks} blocks", self.kv(second, "ls"))
+                swept = json.loads(self.kv(second, "gc", "--dry-run", "--json"))["cluster"]
+                self.assertEqual((swept["removed"], swept["whole"]), (0, True))
+                self.assertIn("cluster store: 0 objects", self.kv(second, "gc"))
                 again = self.asked(second, self.prompt(5))
                 self.assertEqual(again[:3], hit[:3])
                 self.assertIn("from memory", self.kv(second, "explain", again[3]))

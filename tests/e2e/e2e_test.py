@@ -50,12 +50,14 @@ def read(path):
 class Server:
     """`penstock serve --port 0` in a folder of its own."""
 
+    prefix = []  # of the command
+
     def __init__(self, *flags):
         self.folder = tempfile.mkdtemp(prefix="penstock-e2e-")
         self.access_log = os.path.join(self.folder, "access.log")
         self.stderr = open(os.path.join(self.folder, "stderr"), "w+")
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--port", "0", "--json", "--data-dir", os.path.join(self.folder, "d"),
+            [*self.prefix, BINARY, "serve", "--port", "0", "--json", "--data-dir", os.path.join(self.folder, "d"),
              "--access-log", self.access_log, "--kv-memory", "256MiB",
              *([] if "--kv-host-memory" in flags else ["--kv-host-memory", "64MiB"]), *flags],
             stdout=subprocess.PIPE, stderr=self.stderr, stdin=subprocess.DEVNULL, text=True, cwd=ROOT)

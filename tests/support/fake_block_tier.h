@@ -33,6 +33,8 @@ class FakeBlockTier final : public BlockTier {
   mutable std::uint64_t parts_walked = 0;
   mutable std::uint64_t look_ups = 0;
   bool removes_on_failed_read = false;
+  bool by_use = false;                  // admits only what is written `always`
+  std::uint64_t bytes_total = 0;        // as its stats tell
   bool newest_first = false;            // what is due at once completes in reverse order
   std::function<void(BlockInfo&)> lie;  // about what a good read has read
 
@@ -102,6 +104,7 @@ class FakeBlockTier final : public BlockTier {
   TierStats stats() const override {
     TierStats stats;
     stats.blocks = blocks_.size();
+    stats.bytes_total = bytes_total;
     std::map<std::pair<TtlClass, std::uint64_t>, TierTenantUse> tenants;
     for (const auto& [name, block] : blocks_) {
       const BlockInfo& info = block.info;
@@ -167,7 +170,8 @@ class FakeBlockTier final : public BlockTier {
     read.done(reason, info);
   }
   void finish(const TierWrite& write) {
-    const MissReason reason = verdict(Operation::kWrite, write.info.name);
+    MissReason reason = verdict(Operation::kWrite, write.info.name);
+    if (by_use && !write.always) reason = MissReason::kNotAdmitted;
     if (reason == MissReason::kNone) put(write.info, write.payload);
     write.done(reason);
   }

@@ -220,9 +220,9 @@ void DiskTier::write(TierWrite write) {
       log_.fits(std::uint64_t{kvcache::header_units_of(info.slices.size())} + units_of(bytes));
   if (!writable || pending_.contains(info.name)) return refuse(MissReason::kNotAdmitted);
   if (pending_.size() >= options_.writes_max) return refuse(MissReason::kNotAdmitted);
-  if (const MissReason reason = log_.admit(info); reason != MissReason::kNone) {
-    return refuse(reason);
-  }
+  const MissReason reason = log_.admit(info);
+  const bool is_wanted = write.always && reason == MissReason::kNotAdmitted;
+  if (reason != MissReason::kNone && !is_wanted) return refuse(reason);
   pending_.insert(info.name);
   auto fresh = std::make_unique<Append>();
   fresh->info = std::move(write.info);

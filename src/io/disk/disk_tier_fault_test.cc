@@ -379,6 +379,20 @@ TEST_CASE("limits that are out of range are errors that say what to give") {
   }
 }
 
+TEST_CASE("what must be kept is, in a class that waits for a second use") {
+  TierHarness h(5, 12);
+  const TestBlock first = test_block(2, 0, 0);
+  const TestBlock second = test_block(2, 1, 0);
+  CHECK(h.write(first) == MissReason::kNotAdmitted);
+  std::optional<MissReason> result;
+  h.tier->write(
+      {second.info, second.payload.span(), [&](MissReason reason) { result = reason; }, true});
+  h.until([&] { return result.has_value(); });
+  CHECK(result == MissReason::kNone);
+  CHECK(h.read(second) == MissReason::kNone);
+  CHECK(!h.tier->contains(first.info.name));
+}
+
 TEST_CASE("too large blocks, too many writes at once") {
   TierHarness h(3, 12);
   h.options.writes_max = 4;

@@ -164,6 +164,7 @@ KvIndexMatch ShardKvIndex::match(const KvIdentity& identity, const CacheHints& h
     best.resumable = resumable;
     best.host = tokens(host.fastest[static_cast<std::size_t>(KvTier::kHost)]);
     best.disk = tokens(host.fastest[static_cast<std::size_t>(KvTier::kDisk)]);
+    best.cluster = tokens(host.fastest[static_cast<std::size_t>(KvTier::kCluster)]);
   }
   return best;
 }

@@ -325,7 +325,8 @@ void PeerServer::State::tell(std::uint64_t, Connection& c, const Events& events)
   c.in_snapshot = events.snapshot && !events.snapshot_end;
   holdings.blocks.reserve(events.events.size());
   for (const Event& event : events.events)
-    holdings.blocks.push_back({event.name, daemon->bytes_of(event.name).value_or(0)});
+    if (event.tier != KvTier::kCluster)  // it has its own way there
+      holdings.blocks.push_back({event.name, daemon->bytes_of(event.name).value_or(0)});
   say(c, Op::kHoldings, 0, peer::holdings_body(holdings));
 }
 

@@ -55,7 +55,7 @@ TEST_CASE("what the KV index promises stands in the record") {
                        std::span<const TokenId> prompt) override {
       scope = hints.scope;
       tokens = prompt.size();
-      return {Tokens(2), Tokens(3), Tokens(1)};
+      return {Tokens(2), Tokens(3), Tokens(1), Tokens(4)};
     }
     std::string scope;
     std::size_t tokens = 0;
@@ -70,7 +70,8 @@ TEST_CASE("what the KV index promises stands in the record") {
   CHECK(index.scope == "tenant:local");
   CHECK(index.tokens == rig.last().usage.prompt_tokens);
   CHECK(rig.last().expected_cached_tokens == 2);
-  CHECK(contains(rig.last().placement, "cached (held in memory 3, on disk 1)"));
+  CHECK(contains(rig.last().placement,
+                 "cached (held in memory 3, on disk 1, in the cluster store 4)"));
 }
 
 TEST_CASE("a whole answer carries text and exact usage") {

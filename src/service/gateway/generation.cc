@@ -279,9 +279,11 @@ KvIndexMatch Generation::match(Part& part, const ModelDescription& model) {
   const KvIndexMatch known = context_.kv_index->match(model.kv, cache_, *part.prompt);
   record_.expected_cached_tokens += static_cast<std::uint64_t>(known.resumable.value);
   if (known.resumable.value == 0) return known;
-  part.note +=
-      fmt::format("; {} of {} prompt tokens cached (held in memory {}, on disk {})",
-                  known.resumable.value, part.prompt->size(), known.host.value, known.disk.value);
+  part.note += fmt::format(
+      "; {} of {} prompt tokens cached (held in memory {}, on disk {}{})", known.resumable.value,
+      part.prompt->size(), known.host.value, known.disk.value,
+      known.cluster.value == 0 ? std::string()
+                               : fmt::format(", in the cluster store {}", known.cluster.value));
   return known;
 }
 

@@ -292,12 +292,14 @@ TEST_CASE("KV that is promised counts, and room on decode ranks is respected whi
 
 TEST_CASE("a hit is as long as it can be resumed, and read where it is fastest") {
   PlacementRequest request;
-  request.set_cached({.resumable = Tokens(100), .host = Tokens(40), .disk = Tokens(30)});
+  request.set_cached(
+      {.resumable = Tokens(100), .host = Tokens(40), .disk = Tokens(30), .cluster = Tokens(30)});
   CHECK(request.cached == 100);
   CHECK(request.cached_on_disk == 30);
   CHECK(request.cached_remotely == 30);
   // More is held than can be used.
-  request.set_cached({.resumable = Tokens(64), .host = Tokens(40), .disk = Tokens(80)});
+  request.set_cached(
+      {.resumable = Tokens(64), .host = Tokens(40), .disk = Tokens(80), .cluster = Tokens(0)});
   CHECK(request.cached_on_disk == 24);
   CHECK(request.cached_remotely == 0);
 }

@@ -88,13 +88,21 @@ Result<std::string> explain(const Inside& inside, const json::object& arguments,
       json::object{{"acquires", std::move(acquires)}, {"daemon_started", inside.started.value}});
 }
 
-Result<std::string> collect_garbage(Inside& inside, const json::object& arguments, TierNow now) {
-  TRY(const bool dry_run, flag_of(arguments, "dry_run"));
-  const std::uint64_t corrupt = inside.holdings.host().usage().corrupt_bytes;
-  const std::size_t orphans = inside.holdings.drop_orphans(dry_run, now);
-  if (!dry_run) inside.holdings.host().release_corrupt();
-  return json::serialize(json::object{
-      {"dry_run", dry_run}, {"orphan_blocks", orphans}, {"corrupt_bytes_reused", corrupt}});
+json::object describe_garbage(bool dry_run, std::size_t orphans, std::uint64_t corrupt_bytes) {
+  return {
+      {"dry_run", dry_run}, {"orphan_blocks", orphans}, {"corrupt_bytes_reused", corrupt_bytes}};
+}
+
+json::object describe_sweep(const ClusterGcNumbers& run, const ClusterTier& tier) {
+  return {{"manifests", run.manifests},
+          {"swept", run.swept},
+          {"names", run.names},
+          {"removed", run.removed},
+          {"removed_bytes", run.removed_bytes},
+          {"kept", run.kept},
+          {"target_bytes", tier.bytes_max()},
+          {"whole", run.failures == 0},
+          {"state", tier.stats().state}};
 }
 
 }  // namespace
@@ -113,6 +121,10 @@ void Admin::handle(kv::SessionId session, const kv::Admin& command, const Sessio
     if (flushes_.size() >= kFlushesMax)
       return refuse({ErrorCode::kOverloaded, "too many flushes wait already", {}, {}});
     flushes_.emplace_back(session, command.number);
+  } else if (command.command == "gc") {
+    auto text = collect_garbage(session, command.number, *arguments, now);
+    if (!text) return refuse(std::move(text).error());
+    if (*text) outbox.send(session, kv::AdminAnswer{command.number, {}, std::move(**text), true});
   } else if (auto text = answer(command, *arguments, sessions, now); text) {
     outbox.send(session, kv::AdminAnswer{command.number, {}, std::move(*text), true});
   } else {
@@ -125,9 +137,32 @@ Result<std::string> Admin::answer(const kv::Admin& command, const json::object& 
   if (command.command == "stat") return json::serialize(describe_stat(inside_, sessions, now));
   if (command.command == "ls") return list(inside_, arguments, now);
   if (command.command == "explain") return explain(inside_, arguments, now);
-  if (command.command == "gc") return collect_garbage(inside_, arguments, now);
   return fail(ErrorCode::kNotFound, "no such command: \"" + command.command +
                                         "\"; there are stat, ls, explain, verify, gc and flush");
+}
+
+Result<std::optional<std::string>> Admin::collect_garbage(kv::SessionId session,
+                                                          std::uint64_t number,
+                                                          const json::object& arguments,
+                                                          TierNow now) {
+  TRY(const bool dry_run, flag_of(arguments, "dry_run"));
+  const auto sweep = std::make_shared<Sweep>(session, number, dry_run);
+  const bool sweeps = inside_.cluster != nullptr && inside_.cluster->sweeps();
+  if (sweeps) {
+    const auto done = [told = std::weak_ptr(sweep)](const ClusterGcNumbers& numbers) {
+      if (const auto waiting = told.lock()) waiting->numbers = numbers;
+    };
+    if (!inside_.cluster->sweep(dry_run, done))
+      return fail(ErrorCode::kConflict, "a gc is running already; wait until it has ended");
+    sweep_ = sweep;
+  }
+  const std::uint64_t corrupt = inside_.holdings.host().usage().corrupt_bytes;
+  const std::size_t orphans = inside_.holdings.drop_orphans(dry_run, now);
+  if (!dry_run) inside_.holdings.host().release_corrupt();
+  if (!sweeps) return json::serialize(describe_garbage(dry_run, orphans, corrupt));
+  sweep->orphans = orphans;
+  sweep->corrupt_bytes = corrupt;
+  return std::nullopt;
 }
 
 Status Admin::start_verify(kv::SessionId session, std::uint64_t number,
@@ -248,6 +283,12 @@ void Admin::finish(Outbox& outbox) {
     verify_->bytes += read.bytes;
     if (is_bad) found_bad(KvTier::kDisk, read.name);
   }
+  if (sweep_ && sweep_->numbers) {
+    json::object all = describe_garbage(sweep_->dry_run, sweep_->orphans, sweep_->corrupt_bytes);
+    all["cluster"] = describe_sweep(*sweep_->numbers, *inside_.cluster);
+    outbox.send(sweep_->session, kv::AdminAnswer{sweep_->number, {}, json::serialize(all), true});
+    sweep_.reset();
+  }
   if (flushes_.empty() || !inside_.writes.settled() || inside_.stores.has_work()) return;
   for (const auto& [session, number] : std::exchange(flushes_, {}))
     outbox.send(session, kv::AdminAnswer{number, {}, R"({"settled":true})", true});
@@ -285,6 +326,7 @@ std::string Admin::progress() const {
 void Admin::close(kv::SessionId session) {
   if (verify_ && verify_->session == session) verify_.reset();
   std::erase_if(flushes_, [&](const auto& flush) { return flush.first == session; });
+  if (sweep_ && sweep_->session == session) sweep_.reset();
 }
 
 }  // namespace penstock::service

@@ -1,12 +1,13 @@
 // Admin: the commands of `penstock kv`, answered in JSON.
 //
 //   stat                               numbers of every tier, class and tenant
-//   ls       {after, limit, details}   roots: scope, build, what memory holds of them; the disk's
-//   sum ls       {root, first, limit, details}  blocks of one root in memory explain  {request}
-//   what that request's acquires got, and why not more verify   {tier: host|disk|all}     reads
-//   every block and compares it with its checksums gc       {dry_run}                 drops blocks
-//   whose ancestors are gone, and puts the places of
-//                                      corrupt copies back into use
+//   ls      {after, limit, details}    roots: scope, build, what memory holds; the disk's sum
+//   ls      {root, first, limit, details}
+//                                      blocks of one root in memory
+//   explain {request}                  what that request's acquires got, and why not more
+//   verify  {tier: host|disk|all}      reads every block and compares it with its checksums
+//   gc      {dry_run}                  drops blocks whose ancestors are gone, puts the places of
+//                                      corrupt copies back into use, sweeps the cluster store
 //   flush                              answers when nothing waits to be copied or written
 //
 // verify takes one block of memory a turn and keeps at most kReadsInFlightMax reads of the disk
@@ -80,6 +81,10 @@ class Admin {
 
   Result<std::string> answer(const kv::Admin& command, const boost::json::object& arguments,
                              const SessionNumbers& sessions, TierNow now);
+  // Answers at once, or when the cluster store was swept.
+  Result<std::optional<std::string>> collect_garbage(kv::SessionId session, std::uint64_t number,
+                                                     const boost::json::object& arguments,
+                                                     TierNow now);
   Status start_verify(kv::SessionId session, std::uint64_t number,
                       const boost::json::object& arguments, TierNow now);
   void verify_host(TierNow now);
@@ -97,6 +102,15 @@ class Admin {
   // Outlives the object while the disk may still report.
   std::shared_ptr<std::vector<Read>> reads_ = std::make_shared<std::vector<Read>>();
   std::deque<std::pair<kv::SessionId, std::uint64_t>> flushes_;
+  struct Sweep {
+    kv::SessionId session;
+    std::uint64_t number = 0;
+    bool dry_run = false;
+    std::size_t orphans = 0;  // of memory, and so on
+    std::uint64_t corrupt_bytes = 0;
+    std::optional<ClusterGcNumbers> numbers;  // when it has ended
+  };
+  std::shared_ptr<Sweep> sweep_;  // of the cluster store, asked for by a gc; the tier tells it
 };
 
 }  // namespace penstock::service

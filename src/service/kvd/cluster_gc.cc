@@ -4,11 +4,14 @@
 #include <cstring>
 #include <utility>
 
+#include "base/hash.h"
+
 namespace penstock::service {
 namespace {
 
 constexpr std::size_t kUnderWayMax = 16;
 constexpr std::size_t kCursorMax = 512;
+constexpr std::size_t kSeenMax = std::size_t{1} << 22;
 constexpr Duration kLease = std::chrono::minutes(2);
 constexpr TimeSlice kAnySlice = ~TimeSlice{0} >> 1;
 
@@ -60,6 +63,7 @@ void ClusterGc::end_run() {
   kept_.clear();
   due_.clear();
   young_.clear();
+  seen_.clear();
   step_ = Step::kIdle;
   next_run_ = now_.now + options_.interval;
   ++numbers_.runs;
@@ -75,6 +79,7 @@ void ClusterGc::poll(TierNow now) {
 void ClusterGc::list() {
   step_ = Step::kWaiting;
   allowed_at_ = now_.now;
+  removed_before_ = numbers_.removed_bytes;
   store_.list_manifests(now_.now + options_.limit,
                         answer<std::vector<ManifestId>>(
                             [this](MissReason, std::vector<ManifestId> ids) { listed(ids); }));
@@ -104,9 +109,11 @@ void ClusterGc::ask_use() {
   if (young_.empty()) return end_run();
   step_ = Step::kWaiting;
   store_.use(now_.now + options_.limit, answer<StoreUse>([this](MissReason, const StoreUse& use) {
+               const std::uint64_t gone = numbers_.removed_bytes - removed_before_;
+               const bool is_full = use.full && gone == 0;
                const bool is_over =
-                   use.full || (options_.bytes_max > 0 && use.bytes_used > options_.bytes_max);
-               if (!is_over) return end_run();
+                   options_.bytes_max > 0 && use.bytes_used > options_.bytes_max + gone;
+               if (!is_full && !is_over) return end_run();
                due_.push_back(young_.front());
                young_.pop_front();
                step_ = Step::kNext;
@@ -157,17 +164,25 @@ void ClusterGc::read_page() {
 }
 
 void ClusterGc::look(std::vector<StoreName> names) {
+  if (names.empty()) return end_page();
+  // A name may stand in several manifests; it goes with the first.
+  std::vector<std::uint64_t> hashes;
+  for (const StoreName& name : names)
+    hashes.push_back(checksum64(name.name));
   store_.look_up(
       {std::move(names), now_.now + options_.limit,
-       answer<std::vector<StoreFound>>([this](MissReason, const std::vector<StoreFound>& found) {
-         for (const StoreFound& object : found) {
-           if (object.bytes == 0) continue;
-           const bool goes = object.slice <= sweep_.slice_max;
-           ++(goes ? numbers_.removed : numbers_.kept);
-           if (goes) numbers_.removed_bytes += object.bytes;
-         }
-         end_page();
-       })});
+       answer<std::vector<StoreFound>>(
+           [this, hashes = std::move(hashes)](MissReason, const std::vector<StoreFound>& found) {
+             for (std::size_t i = 0; i < found.size(); ++i) {
+               if (found[i].bytes == 0 || seen_.contains(hashes[i])) continue;
+               const bool goes = found[i].slice <= sweep_.slice_max;
+               ++(goes ? numbers_.removed : numbers_.kept);
+               if (!goes) continue;
+               numbers_.removed_bytes += found[i].bytes;
+               if (seen_.size() < kSeenMax) seen_.insert(hashes[i]);
+             }
+             end_page();
+           })});
 }
 
 void ClusterGc::work() {

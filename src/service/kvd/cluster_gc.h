@@ -3,13 +3,16 @@
 // Every `interval` it lists the manifests. One whose slice and lifetime are over is swept: its
 // names are read page by page, and each object goes if the slice noted with it is over, too (it was
 // not used since), by the store's guarded removal. When the store holds more than its target, the
-// oldest manifests are swept before their time, objects used later are left. A swept manifest is
+// oldest manifests are swept before their time, objects used later are left; what a run removed
+// counts as gone at once, as stores count with a delay (without a target: one manifest a run while
+// the store is full). A swept manifest is
 // dropped, after what it leaves was put into the current one, so that every object stands in one
 // even when lifetimes were changed. What is in no manifest is never seen: no pool is listed.
 //
 // One sweeper works on a manifest, by lease; where it is, is kept in the store after each page, so
 // that another goes on there. Removals are limited to a rate. With `dry_run` objects are looked at
-// and counted, and nothing is changed.
+// and counted once each, and nothing is changed; how far it would go for room is estimated, as an
+// object's bytes are fewer than the store counts for it where it keeps more than one copy.
 //
 // Invariants: an object whose noted slice is not over is never removed for its age. Errors: what
 // the store fails to answer ends the run; the next one goes on. Concurrency: one thread; the
@@ -21,6 +24,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "port/block_store.h"
@@ -55,6 +59,8 @@ class ClusterGc {
   // `store` outlives it, and is polled by its other user.
   ClusterGc(BlockStore& store, ClusterGcOptions options);
   void poll(TierNow now);
+  // Begins a run at the next poll, unless one is under way.
+  void hurry() { next_run_ = Instant(); }
   bool busy() const { return step_ != Step::kIdle; }
   const ClusterGcNumbers& numbers() const { return numbers_; }
 
@@ -99,9 +105,11 @@ class ClusterGc {
   std::string at_;        // where the page began
   std::string page_end_;  // where the next begins; empty: this was the last
   std::deque<StoreName> to_remove_;
-  std::vector<StoreName> kept_;  // of this page
+  std::vector<StoreName> kept_;             // of this page
+  std::unordered_set<std::uint64_t> seen_;  // dry run: hashes of the names counted as removed
   std::size_t under_way_ = 0;
-  double allowance_ = 0;  // names that may be removed now
+  std::uint64_t removed_before_ = 0;  // bytes, when the run began
+  double allowance_ = 0;              // names that may be removed now
   Instant allowed_at_{};
   ClusterGcNumbers numbers_;
 };

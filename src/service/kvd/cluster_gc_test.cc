@@ -109,11 +109,26 @@ TEST_CASE(
   store.used.bytes_used = 4000;
   sweeper.run(1005);
   CHECK(store.objects.size() == 30);
-  store.used.bytes_used = 6000;  // and stays so, as far as the sweeper can tell
-  store.used.objects = 0;
+  store.used.bytes_used = 7000;  // and stays so for a while, as the store counts
   sweeper.run(1005);
-  CHECK(sweeper.gc.numbers().swept >= 3);
-  CHECK(!store.objects.contains(name_of(25)));
+  CHECK(sweeper.gc.numbers().swept == 3);
+  CHECK(store.objects.size() == 1);
+  CHECK(store.objects.contains(name_of(0)));
+  // One that has only to make a little room leaves the younger ones, and says so before it does.
+  testing::MemoryStore large;
+  for (int i = 0; i < 30; ++i)
+    use(large, i, 1, 1000 + static_cast<TimeSlice>(i) / 10);
+  large.used.bytes_used = 5500;
+  options.dry_run = true;
+  Sweeper counting(large, options);
+  counting.run(1005);
+  CHECK(counting.gc.numbers().removed == 10);
+  options.dry_run = false;
+  Sweeper small(large, options);
+  small.run(1005);
+  CHECK(small.gc.numbers().removed == 10);
+  CHECK(large.objects.size() == 20);
+  CHECK(!large.objects.contains(name_of(9)));
   // A full store makes room without a target.
   testing::MemoryStore full;
   use(full, 1, 1, 1000);
@@ -195,12 +210,15 @@ TEST_CASE("a dry run counts and changes nothing") {
     use(store, i, 0, 1000);
   for (int i = 0; i < 300; ++i)
     use(store, i, 0, 1015);
+  for (int i = 900; i < 1000; ++i)
+    use(store, i, 0, 1001);  // stands in two manifests, and would go once
   ClusterGcOptions options;
   options.dry_run = true;
   const auto manifests = store.manifests;
   Sweeper sweeper(store, options);
   sweeper.run(1020);
   CHECK(sweeper.gc.numbers().removed == 700);
+  CHECK(sweeper.gc.numbers().removed_bytes == 70'000);
   CHECK(sweeper.gc.numbers().kept == 300);
   CHECK(store.objects.size() == 1000);
   CHECK(store.manifests == manifests);

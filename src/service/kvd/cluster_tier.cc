@@ -11,10 +11,14 @@ namespace {
 
 constexpr std::size_t kNamesPerLookUp = 64;
 constexpr std::size_t kWindowsMax = 32;  // of one look-up, the deepest
-constexpr std::size_t kNotesMax = 8192;  // names of one manifest at a time
 constexpr Duration kBusyTick = std::chrono::milliseconds(10);
 constexpr Duration kIdleTick = std::chrono::seconds(1);
+constexpr Duration kAskUseEvery = std::chrono::minutes(1);
 constexpr TimeSlice kAnySlice = ~TimeSlice{0} >> 1;
+
+MissReason look_up_reason(MissReason reason) {
+  return reason == MissReason::kTierOff ? reason : MissReason::kTooSlow;
+}
 
 StoreBuffer make_buffer(std::size_t bytes) {
   StoreBuffer buffer{std::make_shared_for_overwrite<std::byte[]>(bytes), {}};
@@ -38,15 +42,21 @@ struct ClusterTier::Chain {
 };
 
 ClusterTier::ClusterTier(BlockStore& store, ClusterTierOptions options)
-    : store_(store), options_(std::move(options)), breaker_(options_.breaker) {
+    : store_(store),
+      options_(std::move(options)),
+      breaker_(options_.breaker),
+      known_(options_.known_max) {
   ENSURE(options_.slice.count() > 0);
-  if (options_.gc_owner.empty()) return;
+  if (!options_.gc_owner.empty()) gc_.emplace(store_, gc_options());
+}
+
+ClusterGcOptions ClusterTier::gc_options() const {
   ClusterGcOptions wanted;
   wanted.classes = options_.classes;
   wanted.slice = options_.slice;
   wanted.bytes_max = options_.bytes_max;
   wanted.owner = options_.gc_owner;
-  gc_.emplace(store_, std::move(wanted));
+  return wanted;
 }
 
 StoreName ClusterTier::extent_object(const BlockName& last, std::uint32_t blocks) {
@@ -59,6 +69,13 @@ StoreName ClusterTier::single_object(const BlockName& name) {
 
 TimeSlice ClusterTier::slice_of(UnixSeconds wall) const {
   return static_cast<TimeSlice>(std::max<std::int64_t>(wall.value, 0) / options_.slice.count());
+}
+
+Instant ClusterTier::end_of(TimeSlice slice) const {
+  constexpr std::chrono::seconds kFar = std::chrono::hours(24 * 365);
+  const TimeSlice slices = std::max(slice + 1, slice_) - slice_;
+  if (slices > static_cast<TimeSlice>(kFar / options_.slice)) return now_.now + kFar;
+  return now_.now + static_cast<std::int64_t>(slices) * options_.slice;
 }
 
 TimeSlice ClusterTier::last_slice(TtlClass ttl_class) const {
@@ -74,8 +91,9 @@ void ClusterTier::later(Done done, MissReason reason) {
 
 void ClusterTier::judge(MissReason reason) {
   --under_way_;
-  if (reason == MissReason::kTooSlow || reason == MissReason::kIoError ||
-      reason == MissReason::kTierOff) {
+  if (reason == MissReason::kTierOff) {
+    breaker_.off(now_.now);
+  } else if (reason == MissReason::kTooSlow || reason == MissReason::kIoError) {
     if (reason == MissReason::kIoError) ++stats_.io_errors;
     breaker_.failed(now_.now);
   } else if (breaker_.closed()) {
@@ -99,7 +117,7 @@ void ClusterTier::look_up(const ChainLookUp& chain, TierNow now, Done done) {
   now_ = now;
   if (!breaker_.closed()) {
     ++cluster_.look_ups_slow;
-    return later(std::move(done), MissReason::kTooSlow);
+    return later(std::move(done), closed_reason());
   }
   ++cluster_.look_ups;
   const auto asked = std::make_shared<Chain>();
@@ -126,23 +144,33 @@ void ClusterTier::ask_extents(const std::shared_ptr<Chain>& chain) {
   ask(std::move(names), [this, chain, first](MissReason reason, std::vector<StoreFound> found) {
     if (reason != MissReason::kNone) {
       ++cluster_.look_ups_slow;
-      return later(std::move(chain->done), MissReason::kTooSlow);
+      return later(std::move(chain->done), look_up_reason(reason));
     }
     bool any = false;
     const auto bytes = static_cast<std::uint32_t>(chain->layout.bytes(KvGroup::kHistory));
-    const auto add = [&](std::size_t extent, std::uint64_t object_bytes) {
+    const auto add = [&](std::size_t extent, std::uint64_t object_bytes, TimeSlice slice) {
       const std::size_t begin = extent * chain->per_extent;
       const auto object = std::make_shared<Object>(
           extent_object({chain->keys[begin + chain->per_extent - 1], KvGroup::kHistory},
                         chain->per_extent),
           object_bytes);
       for (std::size_t i = begin; i < begin + chain->per_extent; ++i)
-        remember({chain->keys[i], KvGroup::kHistory}, object, bytes);
+        remember({chain->keys[i], KvGroup::kHistory}, object, bytes, slice);
+    };
+    // One that was there, as its last block tells, and is no more.
+    const auto forget = [&](std::size_t extent) {
+      const std::size_t begin = extent * chain->per_extent;
+      if (!known_.contains({chain->keys[begin + chain->per_extent - 1], KvGroup::kHistory})) return;
+      for (std::size_t i = begin; i < begin + chain->per_extent; ++i)
+        known_.gone({chain->keys[i], KvGroup::kHistory});
     };
     for (std::size_t i = 0; i < found.size(); ++i) {
-      if (found[i].bytes == 0) continue;
+      if (found[i].bytes == 0) {
+        forget(first + i);
+        continue;
+      }
       any = true;
-      add(first + i, found[i].bytes);
+      add(first + i, found[i].bytes, found[i].slice);
       chain->found_end = std::max(chain->found_end, (first + i + 1) * chain->per_extent);
     }
     if (!any) return ask_extents(chain);
@@ -150,7 +178,7 @@ void ClusterTier::ask_extents(const std::shared_ptr<Chain>& chain) {
     const std::uint64_t usual =
         kvcache::extent_bytes(chain->layout, KvGroup::kHistory, chain->per_extent);
     for (std::size_t extent = chain->first_extent; extent < first; ++extent)
-      add(extent, usual);
+      add(extent, usual, slice_);
     ask_singles(chain);
   });
 }
@@ -170,22 +198,23 @@ void ClusterTier::ask_singles(const std::shared_ptr<Chain>& chain) {
   for (const BlockName& block : blocks)
     names.push_back(single_object(block));
   if (names.empty()) return later(std::move(chain->done), MissReason::kNone);
-  ask(std::move(names),
-      [this, chain, blocks = std::move(blocks)](MissReason reason, std::vector<StoreFound> found) {
-        for (std::size_t i = 0; i < found.size(); ++i)
-          if (found[i].bytes > 0)
-            remember(blocks[i], std::make_shared<Object>(single_object(blocks[i]), found[i].bytes),
-                     static_cast<std::uint32_t>(chain->layout.bytes(blocks[i].group)));
-        if (reason != MissReason::kNone) {
-          ++cluster_.look_ups_slow;
-          reason = MissReason::kTooSlow;
-        }
-        later(std::move(chain->done), reason);
-      });
+  ask(std::move(names), [this, chain, blocks = std::move(blocks)](MissReason reason,
+                                                                  std::vector<StoreFound> found) {
+    for (std::size_t i = 0; i < found.size(); ++i)
+      if (found[i].bytes > 0)
+        remember(blocks[i], std::make_shared<Object>(single_object(blocks[i]), found[i].bytes),
+                 static_cast<std::uint32_t>(chain->layout.bytes(blocks[i].group)), found[i].slice);
+    if (reason != MissReason::kNone) {
+      ++cluster_.look_ups_slow;
+      reason = look_up_reason(reason);
+    }
+    later(std::move(chain->done), reason);
+  });
 }
 
 void ClusterTier::remember(const BlockName& name, const std::shared_ptr<Object>& object,
-                           std::uint32_t block_bytes) {
+                           std::uint32_t block_bytes, TimeSlice slice) {
+  known_.there(name, block_bytes, end_of(slice));
   if (places_.size() >= options_.names_max && !places_.contains(name)) return;
   if (fading_.size() >= 4 * options_.names_max) return;
   const Instant until = now_.now + options_.positive_life;
@@ -220,7 +249,7 @@ void ClusterTier::read(TierRead read) {
   ++stats_.reads;
   const auto place = places_.find(read.name);
   if (!breaker_.closed() || place == places_.end()) {
-    const MissReason reason = breaker_.closed() ? MissReason::kNeverStored : MissReason::kTooSlow;
+    const MissReason reason = breaker_.closed() ? MissReason::kNeverStored : closed_reason();
     return later([done = std::move(read.done)](MissReason why) { done(why, {}); }, reason);
   }
   const StoreName& name = place->second.object->name;
@@ -304,7 +333,11 @@ void ClusterTier::serve(Fetch& fetch, TierRead read) {
   const auto& blocks = fetch.extent->blocks;
   const auto block = std::ranges::find(blocks, read.name, &BlockInfo::name);
   const auto answer = [&](MissReason reason) {
-    if (reason == MissReason::kCorrupt) discard(*fetch.object, reason);
+    if (reason == MissReason::kCorrupt) {
+      discard(*fetch.object, reason);
+      for (const BlockInfo& each : blocks)
+        known_.gone(each.name);
+    }
     later([done = std::move(read.done)](MissReason why) { done(why, {}); }, reason);
   };
   if (block == blocks.end()) return answer(MissReason::kCorrupt);
@@ -333,109 +366,6 @@ void ClusterTier::remove(const BlockName& name, MissReason reason) {
   if (place != places_.end()) discard(*place->second.object, reason);
 }
 
-// --- writes
-
-bool ClusterTier::may_write(std::uint64_t bytes) const {
-  return breaker_.closed() &&
-         (write_bytes_ == 0 || write_bytes_ + bytes <= options_.write_bytes_max);
-}
-
-void ClusterTier::write(TierWrite write) {
-  const std::span<const std::byte> payload = write.payload;
-  const std::size_t bytes = kvcache::extent_bytes(std::span(&write.info, 1));
-  if (bytes == 0 || !may_write(bytes))
-    return later(std::move(write.done), bytes == 0 ? MissReason::kIoError : MissReason::kTooSlow);
-  const StoreBuffer buffer = make_buffer(bytes);
-  const std::size_t header = kvcache::write_extent_header(std::span(&write.info, 1), buffer.bytes);
-  std::memcpy(buffer.bytes.data() + header, payload.data(), bytes - header);
-  ++cluster_.singles_written;
-  put(single_object(write.info.name), buffer, write.info.ttl_class, std::move(write.done));
-}
-
-void ClusterTier::write_extent(std::span<const BlockInfo> blocks,
-                               std::span<const std::span<const std::byte>> payloads, Done done) {
-  ENSURE(blocks.size() == payloads.size());
-  const std::size_t bytes = kvcache::extent_bytes(blocks);
-  if (bytes == 0 || !may_write(bytes))
-    return later(std::move(done), bytes == 0 ? MissReason::kIoError : MissReason::kTooSlow);
-  const StoreBuffer buffer = make_buffer(bytes);
-  std::size_t at = kvcache::write_extent_header(blocks, buffer.bytes);
-  for (const std::span<const std::byte> payload : payloads) {
-    std::memcpy(buffer.bytes.data() + at, payload.data(), payload.size());
-    at += payload.size();
-  }
-  ENSURE(at == bytes);
-  ++cluster_.extents_written;
-  put(extent_object(blocks.back().name, static_cast<std::uint32_t>(blocks.size())), buffer,
-      blocks.back().ttl_class, std::move(done));
-}
-
-void ClusterTier::put(StoreName name, StoreBuffer payload, TtlClass ttl_class, Done done) {
-  ++stats_.writes;
-  const std::uint64_t bytes = payload.bytes.size();
-  write_bytes_ += bytes;
-  note(name, ttl_class,
-       [this, name, payload = std::move(payload), ttl_class, bytes,
-        done = std::move(done)](MissReason reason) mutable {
-         if (reason != MissReason::kNone) {
-           write_bytes_ -= bytes;
-           return later(std::move(done), reason);
-         }
-         ++under_way_;
-         store_.put({name, std::move(payload), last_slice(ttl_class),
-                     now_.now + options_.write_limit,
-                     [this, name, bytes, done = std::move(done)](MissReason why) mutable {
-                       judge(why);
-                       if (why != MissReason::kNone) noted_.erase(name.name);
-                       write_bytes_ -= bytes;
-                       if (why == MissReason::kNone) stats_.write_bytes += bytes;
-                       later(std::move(done), why);
-                     }});
-       });
-}
-
-void ClusterTier::touch_object(StoreName name, TtlClass ttl_class, TierNow now, Done done) {
-  now_ = now;
-  if (noted(name) || !breaker_.closed()) return;
-  ++cluster_.touches;
-  note(name, ttl_class, [this, name, ttl_class, done = std::move(done)](MissReason reason) mutable {
-    if (reason != MissReason::kNone) return;
-    ++under_way_;
-    store_.touch(name, last_slice(ttl_class), now_.now + options_.write_limit,
-                 [this, name, done = std::move(done)](MissReason why) {
-                   judge(why);
-                   if (why != MissReason::kNone) noted_.erase(name.name);
-                   if (done) done(why);
-                 });
-  });
-}
-
-// The name stands in the manifest before anything else is done with the object.
-void ClusterTier::note(StoreName name, TtlClass ttl_class, Done then) {
-  if (noted_.size() >= options_.names_max) noted_.clear();
-  noted_.insert(name.name);
-  auto& notes = notes_[{ttl_class, slice_}];
-  if (notes.size() >= kNotesMax) return later(std::move(then), MissReason::kTooSlow);
-  notes.push_back({std::move(name), std::move(then)});
-}
-
-void ClusterTier::flush_notes() {
-  for (auto& [id, notes] : std::exchange(notes_, {})) {
-    std::vector<StoreName> names;
-    for (const Noting& noting : notes)
-      names.push_back(noting.name);
-    ++under_way_;
-    store_.add_to_manifest(id, std::move(names), now_.now + options_.write_limit,
-                           [this, noted = std::move(notes)](MissReason reason) {
-                             judge(reason);
-                             for (const Noting& noting : noted) {
-                               if (reason != MissReason::kNone) noted_.erase(noting.name.name);
-                               noting.then(reason);
-                             }
-                           });
-  }
-}
-
 // --- time
 
 void ClusterTier::probe() {
@@ -446,10 +376,57 @@ void ClusterTier::probe() {
                     --under_way_;
                     if (reason == MissReason::kNone) {
                       breaker_.succeeded();
+                    } else if (reason == MissReason::kTierOff) {
+                      breaker_.off(now_.now);
                     } else {
                       breaker_.failed(now_.now);
                     }
                   }});
+}
+
+void ClusterTier::ask_use() {
+  ask_use_at_ = now_.now + kAskUseEvery;
+  store_.use(now_.now + options_.write_limit,
+             [this, alive = std::weak_ptr(alive_)](MissReason reason, const StoreUse& use) {
+               if (!alive.expired() && reason == MissReason::kNone) use_ = use;
+             });
+}
+
+bool ClusterTier::sweep(bool dry_run, std::function<void(const ClusterGcNumbers&)> done) {
+  ENSURE(gc_);
+  if (sweep_) return false;
+  sweep_.emplace();
+  sweep_->done = std::move(done);
+  if (dry_run) {
+    ClusterGcOptions wanted = gc_options();
+    wanted.dry_run = true;
+    sweep_->dry = std::make_unique<ClusterGc>(store_, std::move(wanted));
+  } else {
+    sweep_->before = gc_->numbers();
+    gc_->hurry();
+  }
+  return true;
+}
+
+void ClusterTier::poll_sweeps(TierNow now) {
+  if (!sweep_) return;
+  if (sweep_->dry) sweep_->dry->poll(now);
+  const ClusterGcNumbers& all = sweep_->dry ? sweep_->dry->numbers() : gc_->numbers();
+  const ClusterGcNumbers& before = sweep_->before;
+  const bool is_off = !sweep_->dry && !breaker_.closed();  // its run does not go on
+  if (all.runs == before.runs && !is_off) return;
+  ClusterGcNumbers run = all;
+  run.runs -= before.runs;
+  run.swept -= before.swept;
+  run.names -= before.names;
+  run.removed -= before.removed;
+  run.removed_bytes -= before.removed_bytes;
+  run.kept -= before.kept;
+  run.failures -= before.failures;
+  if (is_off) ++run.failures;
+  const auto done = std::move(sweep_->done);
+  sweep_.reset();
+  done(run);
 }
 
 void ClusterTier::poll(TierNow now, std::vector<TierRemoval>&) {
@@ -465,6 +442,9 @@ void ClusterTier::poll(TierNow now, std::vector<TierRemoval>&) {
   }
   if (breaker_.take_probe(now.now)) probe();
   if (gc_ && breaker_.closed()) gc_->poll(now);
+  poll_sweeps(now);
+  if (breaker_.closed() && now.now >= ask_use_at_) ask_use();
+  known_.expire(now.now);
   flush_notes();
   store_.poll(now.now);
   start_fetches();
@@ -483,13 +463,15 @@ void ClusterTier::poll(TierNow now, std::vector<TierRemoval>&) {
 Instant ClusterTier::next_deadline() const {
   if (!served_.empty() || !ended_.empty() || !notes_.empty()) return now_.now;
   const bool is_busy =
-      under_way_ > 0 || !queue_.empty() || !breaker_.closed() || (gc_ && gc_->busy());
+      under_way_ > 0 || !queue_.empty() || !breaker_.closed() || (gc_ && gc_->busy()) || sweep_;
   return now_.now + (is_busy ? kBusyTick : kIdleTick);
 }
 
 TierStats ClusterTier::stats() const {
   TierStats stats = stats_;
   stats.blocks = places_.size();
+  stats.bytes_used = use_.bytes_used;
+  stats.bytes_total = use_.bytes_total;
   stats.index_bytes = places_.size() * (sizeof(BlockName) + sizeof(Place) + 3 * sizeof(void*));
   stats.in_service = breaker_.closed();
   const StoreStats store = store_.stats();
@@ -505,6 +487,8 @@ ClusterStats ClusterTier::cluster_stats() const {
   stats.breaker_closed = breaker_.closed();
   stats.buffer_bytes = buffer_bytes_ + store_.stats().stranded_bytes;
   stats.write_bytes_under_way = write_bytes_;
+  stats.told_blocks = known_.size();
+  stats.use = use_;
   return stats;
 }
 

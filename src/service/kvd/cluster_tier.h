@@ -10,7 +10,7 @@
 // other needs the room. Each block's slices are checked where they were copied to. A wrong byte is
 // a miss, and the object is removed. An operation that takes longer than its limit is a miss
 // (kTooSlow); a few of them in a row, or errors, open the breaker: the tier holds nothing until a
-// probe has succeeded.
+// probe has succeeded. So does a store that is not connected (kTierOff), at once.
 //
 // Writes put the name into the manifest of the class's current slice first, then the object, so
 // that none is in no manifest. The slice noted with an object is the last it lives in: that of its
@@ -40,6 +40,7 @@
 #include "port/block_store.h"
 #include "port/block_tier.h"
 #include "service/kvd/cluster_gc.h"
+#include "service/kvd/cluster_known.h"
 #include "service/kvd/store_breaker.h"
 
 namespace penstock::service {
@@ -53,6 +54,7 @@ struct ClusterTierOptions {
   std::uint64_t read_bytes_max = std::uint64_t{64} << 20;
   std::uint64_t write_bytes_max = std::uint64_t{32} << 20;
   std::size_t names_max = std::size_t{1} << 20;
+  std::size_t known_max = std::size_t{1} << 18;  // blocks that gateways are told of
   Duration positive_life = std::chrono::seconds(30);
   StoreBreakerOptions breaker;
   std::string gc_owner;         // name of this host as a sweeper; empty: it sweeps nothing
@@ -66,6 +68,8 @@ struct ClusterStats {
   std::uint64_t breaker_openings = 0;
   bool breaker_closed = true;
   std::uint64_t buffer_bytes = 0, write_bytes_under_way = 0;
+  std::uint64_t told_blocks = 0;  // known to be there, as gateways were told
+  StoreUse use;                   // of the whole store, as it said within the last minute or two
 };
 
 class ClusterTier final : public BlockTier {
@@ -79,7 +83,8 @@ class ClusterTier final : public BlockTier {
     std::size_t from = 0;                    // blocks before it are held elsewhere
     KvLayoutSpec layout;
   };
-  // `done` with kNone when all is known that could be; kTooSlow when the store did not answer.
+  // `done` with kNone when all is known that could be; kTooSlow when the store did not answer,
+  // kTierOff when it is not connected.
   void look_up(const ChainLookUp& chain, TierNow now, std::function<void(MissReason)> done);
 
   bool contains(const BlockName& name) const override { return size_of(name).has_value(); }
@@ -110,9 +115,22 @@ class ClusterTier final : public BlockTier {
   // When it is to be polled at the latest.
   Instant next_deadline() const;
   void for_each(const std::function<bool(const BlockName&, std::uint32_t)>& visit) const override;
+  // Blocks known to be there.
+  std::size_t parts() const override { return known_.parts(); }
+  void for_each_in(
+      std::size_t part,
+      const std::function<bool(const BlockName&, std::uint32_t)>& visit) const override {
+    known_.for_each_in(part, visit);
+  }
+  std::vector<ClusterKnown::News> take_news() { return known_.take_news(); }
   TierStats stats() const override;
   ClusterStats cluster_stats() const;
   ClusterGcNumbers gc_numbers() const { return gc_ ? gc_->numbers() : ClusterGcNumbers{}; }
+  std::uint64_t bytes_max() const { return options_.bytes_max; }
+  bool sweeps() const { return gc_.has_value(); }
+  // Sweeps now what expiry and the target say, or with `dry_run` only counts it; `done` with the
+  // run's numbers. False when one is asked for already. Precondition: sweeps().
+  bool sweep(bool dry_run, std::function<void(const ClusterGcNumbers&)> done);
 
   static StoreName extent_object(const BlockName& last, std::uint32_t blocks);
   static StoreName single_object(const BlockName& name);
@@ -146,8 +164,13 @@ class ClusterTier final : public BlockTier {
   void ask_singles(const std::shared_ptr<Chain>& chain);
   void ask(std::vector<StoreName> names,
            std::function<void(MissReason, std::vector<StoreFound>)> done);
+  // `slice`: the last it lives in.
   void remember(const BlockName& name, const std::shared_ptr<Object>& object,
-                std::uint32_t block_bytes);
+                std::uint32_t block_bytes, TimeSlice slice);
+  // `done`, with which these blocks are known when they were written.
+  Done knowing(std::span<const BlockInfo> blocks, Done done);
+  Instant end_of(TimeSlice slice) const;
+  void ask_use();
   // Nothing is read from it any more; a corrupt one is removed.
   void discard(Object& object, MissReason reason);
   void start_fetches();
@@ -158,8 +181,13 @@ class ClusterTier final : public BlockTier {
   void put(StoreName name, StoreBuffer payload, TtlClass ttl_class, Done done);
   void note(StoreName name, TtlClass ttl_class, Done then);
   void flush_notes();
+  void poll_sweeps(TierNow now);
+  ClusterGcOptions gc_options() const;
   // What became of an operation of the store, for the breaker.
   void judge(MissReason reason);
+  MissReason closed_reason() const {
+    return breaker_.is_off() ? MissReason::kTierOff : MissReason::kTooSlow;
+  }
   void later(Done done, MissReason reason);
   void probe();
   TimeSlice slice_of(UnixSeconds wall) const;
@@ -169,10 +197,20 @@ class ClusterTier final : public BlockTier {
   ClusterTierOptions options_;
   StoreBreaker breaker_;
   std::optional<ClusterGc> gc_;
+  struct Sweep {
+    std::unique_ptr<ClusterGc> dry;  // null: gc_'s run
+    ClusterGcNumbers before;
+    std::function<void(const ClusterGcNumbers&)> done;
+  };
+  std::optional<Sweep> sweep_;  // asked for
   TierNow now_{};
   TimeSlice slice_ = 0;
   std::unordered_map<BlockName, Place> places_;
-  std::deque<std::pair<Instant, BlockName>> fading_;  // when places end, in order
+  ClusterKnown known_;
+  Instant ask_use_at_{};
+  StoreUse use_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that come late
+  std::deque<std::pair<Instant, BlockName>> fading_;            // when places end, in order
   std::map<StoreName, Fetch> fetches_;
   std::deque<StoreName> queue_;  // fetches that wait for room
   std::uint64_t buffer_bytes_ = 0;

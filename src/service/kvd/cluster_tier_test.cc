@@ -25,12 +25,15 @@ ClusterTierOptions tier_options() {
 // A host: a daemon with a memory of its own, and its view of the store.
 struct Host {
   explicit Host(testing::MemoryStore& shared, std::uint64_t units = 512,
-                ClusterTierOptions options = tier_options())
+                ClusterTierOptions options = tier_options(), std::uint64_t disk_bytes = 0)
       : store(shared), tier(shared, std::move(options)), f(units, false) {
     KvDaemonOptions wanted;
     wanted.epoch = 77;
     wanted.loads_in_flight_max = 32;
-    f.daemon = std::make_unique<KvDaemon>(wanted, f.memory, nullptr, nullptr, &tier);
+    f.disk.bytes_total = disk_bytes;
+    f.disk.by_use = true;
+    f.daemon = std::make_unique<KvDaemon>(wanted, f.memory, disk_bytes > 0 ? &f.disk : nullptr,
+                                          nullptr, &tier);
     poll();
     f.connect(1);
   }
@@ -323,6 +326,242 @@ TEST_CASE("read buffers are bounded, and all is loaded all the same") {
   CHECK(b.stat("cluster", "buffer_bytes").to_number<std::uint64_t>() <= options.read_bytes_max);
 }
 
+TEST_CASE("gateways are told what is known to be in the store, also those that come later") {
+  testing::MemoryStore store;
+  Host a(store);
+  a.f.connect(20, "gateway");
+  a.f.tell(20, kv::Subscribe{});
+  // What a gateway's events say is there, in which tier.
+  const auto told = [](Host& host, std::uint64_t gateway, KvTier tier) {
+    host.f.work();
+    std::set<BlockName> names;
+    for (const kv::Events& events : host.f.sessions[gateway].events)
+      for (const kv::Event& event : events.events)
+        if (event.tier == tier && event.stored) {
+          names.insert(event.name);
+        } else if (event.tier == tier) {
+          names.erase(event.name);
+        }
+    return names.size();
+  };
+  a.store_chain(5, kE + 3, {kE + 2});
+  CHECK(told(a, 20, KvTier::kCluster) == 0);
+  a.write_out();
+  CHECK(told(a, 20, KvTier::kCluster) == kE + 4);
+  a.f.connect(21, "gateway");
+  a.f.tell(21, kv::Subscribe{});
+  CHECK(told(a, 21, KvTier::kCluster) == kE + 4);  // by the snapshot
+
+  // A host that finds it there knows it; one that finds it damaged, or gone, says so.
+  Host b(store);
+  b.f.connect(20, "gateway");
+  b.f.tell(20, kv::Subscribe{});
+  CHECK(b.acquire(5, kE + 3).history.size() == kE + 3);
+  CHECK(told(b, 20, KvTier::kCluster) == kE + 3);
+  Host c(store);
+  c.f.connect(20, "gateway");
+  c.f.tell(20, kv::Subscribe{});
+  store.objects.at(ClusterTier::extent_object(history(5, kE - 1), kE)).bytes.back() ^= std::byte{1};
+  c.acquire(5, kE + 3);
+  CHECK(told(c, 20, KvTier::kCluster) == 3);
+  // What nobody used for its lifetime is not counted on.
+  b.f.advance(std::chrono::hours(31));
+  for (int turns = 0; turns < 10; ++turns) {
+    b.f.tell(1, kv::Alive{});
+    b.poll();
+  }
+  CHECK(told(b, 20, KvTier::kCluster) == 0);
+}
+
+TEST_CASE("what is known to be in the store is bounded: the oldest goes first, and is told") {
+  ClusterKnown known(3);
+  const auto name = [](std::uint64_t i) { return history(1, static_cast<std::uint32_t>(i)); };
+  const Instant far = Instant() + seconds(100);
+  for (std::uint64_t i = 0; i < 5; ++i)
+    known.there(name(i), 10, far);
+  known.there(name(4), 10, far + seconds(1));
+  CHECK(known.size() == 3);
+  std::vector<std::pair<BlockName, bool>> news;
+  for (const ClusterKnown::News& one : known.take_news())
+    news.emplace_back(one.name, one.is_there);
+  const std::vector<std::pair<BlockName, bool>> expected = {
+      {name(0), true}, {name(1), true},  {name(2), true}, {name(0), false},
+      {name(3), true}, {name(1), false}, {name(4), true}};
+  CHECK(news == expected);
+  known.gone(name(3));
+  known.gone(name(9));
+  known.expire(far);
+  CHECK(known.size() == 1);
+  CHECK(known.contains(name(4)));
+  CHECK(known.parts() == 1);
+  known.expire(far + seconds(1));
+  CHECK(known.size() == 0);
+}
+
+TEST_CASE("a store that is not connected yet is no failing one, and is there as soon as it is") {
+  testing::MemoryStore store;
+  {
+    Host a(store);
+    a.store_chain(5, kE);
+    a.write_out();
+  }
+  store.verdict = MissReason::kTierOff;
+  Host b(store);
+  for (int i = 0; i < 10; ++i)
+    CHECK(b.acquire(5, kE).missing == MissReason::kTierOff);
+  CHECK(!b.stat("cluster", "in_service").as_bool());
+  CHECK(b.stat("cluster", "breaker_openings").to_number<int>() == 0);
+  b.store_chain(6, kE);                        // waits for it
+  for (int turns = 0; turns < 300; ++turns) {  // in all of which it is not connected
+    b.f.advance(milliseconds(100));
+    b.f.tell(1, kv::Alive{});
+    b.f.work();
+    b.poll();
+  }
+  store.verdict = MissReason::kNone;
+  for (int turns = 0; turns < 7; ++turns) {
+    b.f.advance(milliseconds(100));
+    b.poll();
+  }
+  CHECK(b.stat("cluster", "in_service").as_bool());
+  CHECK(b.acquire(5, kE).history.size() == kE);
+  b.write_out();
+  CHECK(store.objects.contains(ClusterTier::extent_object(history(6, kE - 1), kE)));
+}
+
+TEST_CASE("a prefix shorter than an extent that prompts share is there on its own") {
+  testing::MemoryStore store;
+  // Two prompts of which only the first blocks are the same: chain 5's, and those under its
+  // block 9.
+  const auto fork = [](Host& host, kv::Acquire& request) {
+    for (std::uint32_t depth = 10; depth < request.keys.size(); ++depth)
+      request.keys[depth] = key_of(6, depth);
+    host.f.asked.clear();
+  };
+  Host a(store);
+  a.store_chain(5, kE + 3);
+  a.write_out();
+  CHECK(count_in(store, StorePool::kSmall) == 3);  // the tail
+  const auto hit = [&](Host& host) {
+    host.register_root(5);
+    kv::Acquire request = host.f.acquire_message(++host.last, 5, kE, seconds(10));
+    fork(host, request);
+    host.f.tell(1, request);
+    for (int turns = 0; turns < 1000 && host.f.sessions[1].leases[host.last].finals == 0; ++turns) {
+      host.f.work();
+      host.poll();
+      host.f.advance(milliseconds(1));
+    }
+    return host.f.sessions[1].leases[host.last].history.size();
+  };
+  {
+    Host b(store);
+    CHECK(hit(b) == 0);
+  }
+  CHECK(hit(a) == 10);
+  a.write_out();
+  CHECK(count_in(store, StorePool::kSmall) == 3 + 10);
+  Host c(store);
+  CHECK(hit(c) == 10);
+  CHECK(c.stat("acquires", "hit_blocks_cluster").to_number<int>() == 10);
+  // An answer that goes on where its prompt ended shares nothing yet.
+  Host d(store);
+  CHECK(d.acquire(5, kE + 20).history.size() == kE + 3);
+  d.write_out();
+  CHECK(count_in(store, StorePool::kSmall) == 3 + 10);
+}
+
+TEST_CASE("what the store does not take waits on disk, as far as that has room, and comes there") {
+  testing::MemoryStore store;
+  store.verdict = MissReason::kTierOff;
+  // A memory of one chain, and an eighth of the disk: two extents and a tail.
+  Host a(store, kE + 16, tier_options(), 8 * (2 * kE + 8) * 4000);
+  a.acquire(9, 1);  // finds that it is off
+  const auto turn = [&](int turns) {
+    for (int i = 0; i < turns; ++i) {
+      a.f.advance(milliseconds(100));
+      a.f.tell(1, kv::Alive{});
+      a.f.work();
+      a.poll();
+    }
+  };
+  for (const std::uint64_t chain : {5, 6, 7}) {
+    a.store_chain(chain, kE + (chain == 6 ? 3 : 0));
+    turn(80);  // the ends of chains have waited long enough
+  }
+  const auto spill = [&](const char* key) {
+    return a.stat("cluster", "spill").at(key).to_number<int>();
+  };
+  CHECK(spill("added") == 2 + 3);
+  CHECK(a.f.disk.size() == 2 * kE + 3);  // of chain 7 nothing: there was no room
+  CHECK(a.f.daemon->stat_json().find("\"lost\":0") != std::string::npos);
+  CHECK(store.objects.empty());
+  store.verdict = MissReason::kNone;
+  turn(20);
+  a.write_out();
+  CHECK(spill("written") == 2 + 3);
+  CHECK(spill("waiting") == 0);
+  CHECK(spill("bytes") == 0);
+  CHECK(spill("lost") == 0);
+  Host b(store);
+  CHECK(b.acquire(5, kE).history.size() == kE);
+  CHECK(b.acquire(6, kE + 3).history.size() == kE + 3);
+  CHECK(b.acquire(7, kE).history.size() == kE);  // memory had it when the store was back
+}
+
+TEST_CASE("kv gc sweeps the store when it is told to, and a dry run says what would go") {
+  testing::MemoryStore store;
+  ClusterTierOptions options = tier_options();
+  options.gc_owner = "a";
+  Host a(store, 512, options);
+  a.f.connect(9, "tool");
+  const auto ask = [&](const char* arguments) {
+    a.f.tell(9, kv::Admin{++a.last, "gc", arguments});
+    const std::size_t before = a.f.sessions[9].admin.size();
+    for (int turns = 0; turns < 1000 && a.f.sessions[9].admin.size() == before; ++turns) {
+      a.f.advance(milliseconds(10));
+      a.f.tell(1, kv::Alive{});
+      a.poll();
+    }
+    REQUIRE(a.f.sessions[9].admin.size() > before);
+    const kv::AdminAnswer& answer = a.f.sessions[9].admin.back();
+    REQUIRE(!answer.error);
+    return boost::json::parse(answer.json).at("cluster").as_object();
+  };
+  const auto number = [](const boost::json::value& value) { return value.to_number<int>(); };
+  a.store_chain(5, 2 * kE);
+  a.write_out();
+  a.f.advance(std::chrono::hours(31));  // a day, what was begun of a slice, and a minute less
+  Host b(store);
+  b.f.advance(std::chrono::hours(31));
+  b.store_chain(6, kE);
+  b.write_out();
+  REQUIRE(store.objects.size() == 3);
+  // The sweep that comes by itself finds another at work.
+  for (const auto& [id, names] : store.manifests)
+    store.leases["sweep-0-" + std::to_string(id.slice)] = "b";
+  const boost::json::object dry = ask(R"({"dry_run":true})");
+  CHECK(number(dry.at("removed")) == 2);
+  CHECK(dry.at("whole").as_bool());
+  CHECK(store.objects.size() == 3);
+  // A second one is refused while one is under way, also when who asked has gone.
+  a.f.connect(10, "tool");
+  a.f.tell(10, kv::Admin{1, "gc", R"({"dry_run":true})"});
+  a.f.close(10);
+  a.f.tell(9, kv::Admin{++a.last, "gc", "{}"});
+  REQUIRE(a.f.sessions[9].admin.back().error);
+  CHECK(a.f.sessions[9].admin.back().error->code == ErrorCode::kConflict);
+  for (int turns = 0; turns < 100; ++turns) {
+    a.f.advance(milliseconds(10));
+    a.poll();
+  }
+  store.leases.clear();
+  const boost::json::object done = ask("{}");
+  CHECK(number(done.at("removed")) == 2);
+  CHECK(store.objects.size() == 1);
+  CHECK(number(ask("{}").at("removed")) == 0);
+}
+
 TEST_CASE("the breaker: opens after failures in a row, probes after a pause that doubles") {
   StoreBreaker breaker({.failures_max = 3, .pause_min = seconds(1), .pause_max = seconds(3)});
   Instant now;
@@ -346,6 +585,16 @@ TEST_CASE("the breaker: opens after failures in a row, probes after a pause that
   breaker.succeeded();
   CHECK(breaker.closed());
   CHECK(breaker.openings() == 5);
+  for (int i = 0; i < 10; ++i) {
+    breaker.off(now);
+    CHECK(breaker.is_off());
+    CHECK(!breaker.take_probe(now + seconds(1) - Duration(1)));
+    now += seconds(1);
+    CHECK(breaker.take_probe(now));
+  }
+  breaker.failed(now);  // there, and failing
+  CHECK(!breaker.is_off());
+  CHECK(breaker.openings() == 6);
 }
 
 }  // namespace penstock::service

@@ -117,37 +117,55 @@ json::object cluster_gc(const Inside& inside) {
           {"kept", gc.kept},   {"failures", gc.failures}};
 }
 
+json::object cluster_spill(const Inside& inside) {
+  const ClusterSpill& spill = inside.cluster_writes.spill();
+  return {{"waiting", spill.items()},
+          {"bytes", spill.bytes()},
+          {"added", spill.numbers().added},
+          {"written", spill.numbers().written},
+          {"lost", spill.numbers().lost}};
+}
+
 json::value cluster_stat(const Inside& inside) {
   if (inside.cluster == nullptr) return nullptr;
   const TierStats stats = inside.cluster->stats();
   const ClusterStats cluster = inside.cluster->cluster_stats();
   const ClusterWriteNumbers& writes = inside.cluster_writes.numbers();
-  return json::object{{"in_service", stats.in_service},
-                      {"state", stats.state},
-                      {"known_blocks", stats.blocks},
-                      {"index_bytes", stats.index_bytes},
-                      {"look_ups", cluster.look_ups},
-                      {"look_ups_slow", cluster.look_ups_slow},
-                      {"reads", stats.reads},
-                      {"read_bytes", stats.read_bytes},
-                      {"extents_read", cluster.extents_read},
-                      {"singles_read", cluster.singles_read},
-                      {"writes", stats.writes},
-                      {"write_bytes", stats.write_bytes},
-                      {"extents_written", cluster.extents_written},
-                      {"singles_written", cluster.singles_written},
-                      {"written_blocks", writes.blocks},
-                      {"written_block_bytes", writes.bytes},
-                      {"writes_queued", inside.cluster_writes.queued()},
-                      {"writes_dropped", writes.dropped},
-                      {"writes_gone", writes.gone},
-                      {"writes_ended", counts(writes.ended)},
-                      {"touches", cluster.touches},
-                      {"gc", cluster_gc(inside)},
-                      {"buffer_bytes", cluster.buffer_bytes},
-                      {"breaker_openings", cluster.breaker_openings},
-                      {"corrupt", stats.corrupt},
-                      {"io_errors", stats.io_errors}};
+  return json::object{
+      {"in_service", stats.in_service},
+      {"state", stats.state},
+      {"known_blocks", stats.blocks},
+      {"index_bytes", stats.index_bytes},
+      {"look_ups", cluster.look_ups},
+      {"look_ups_slow", cluster.look_ups_slow},
+      {"reads", stats.reads},
+      {"read_bytes", stats.read_bytes},
+      {"extents_read", cluster.extents_read},
+      {"singles_read", cluster.singles_read},
+      {"writes", stats.writes},
+      {"write_bytes", stats.write_bytes},
+      {"extents_written", cluster.extents_written},
+      {"singles_written", cluster.singles_written},
+      {"written_blocks", writes.blocks},
+      {"written_block_bytes", writes.bytes},
+      {"writes_queued", inside.cluster_writes.queued()},
+      {"writes_dropped", writes.dropped},
+      {"writes_gone", writes.gone},
+      {"writes_lost", writes.gone + writes.dropped + inside.cluster_writes.spill().numbers().lost},
+      {"writes_ended", counts(writes.ended)},
+      {"spill", cluster_spill(inside)},
+      {"spill_bytes", inside.cluster_writes.spill().bytes()},
+      {"touches", cluster.touches},
+      {"told_blocks", cluster.told_blocks},
+      {"bytes", cluster.use.bytes_used},
+      {"bytes_total", cluster.use.bytes_total},
+      {"objects", cluster.use.objects},
+      {"target_bytes", inside.cluster->bytes_max()},
+      {"gc", cluster_gc(inside)},
+      {"buffer_bytes", cluster.buffer_bytes},
+      {"breaker_openings", cluster.breaker_openings},
+      {"corrupt", stats.corrupt},
+      {"io_errors", stats.io_errors}};
 }
 
 // What came and went since the start, and what is held now; on disk that may be older.
@@ -218,6 +236,16 @@ json::value disk_held(const Inside& inside) {
   return json::object{{"blocks", stats.blocks},
                       {"bytes", stats.bytes_used},
                       {"classes", disk_classes(inside, stats)}};
+}
+
+// Of the whole store, and what this host has told of it.
+json::value cluster_held(const Inside& inside) {
+  if (inside.cluster == nullptr) return nullptr;
+  const ClusterStats stats = inside.cluster->cluster_stats();
+  return json::object{{"known_blocks", stats.told_blocks},
+                      {"objects", stats.use.objects},
+                      {"bytes", stats.use.bytes_used},
+                      {"bytes_total", stats.use.bytes_total}};
 }
 
 void name_root(const Inside& inside, const BlockKey& root, json::object& object) {
@@ -424,7 +452,10 @@ json::object describe_roots(const Inside& inside, const std::optional<BlockKey>&
     }
     rows.push_back(std::move(row));
   }
-  return {{"roots", std::move(rows)}, {"next", std::move(next)}, {"disk", disk_held(inside)}};
+  return {{"roots", std::move(rows)},
+          {"next", std::move(next)},
+          {"disk", disk_held(inside)},
+          {"cluster", cluster_held(inside)}};
 }
 
 json::object describe_blocks(const Inside& inside, const BlockKey& root, std::size_t first,

@@ -33,6 +33,7 @@ inline constexpr std::size_t kEventsPerMessage = 4096;
 struct SnapshotCursor {
   std::size_t slot = 0;  // of memory
   std::size_t part = 0;  // of the disk
+  std::size_t cluster_part = 0;
 };
 
 class EventLog {

@@ -109,6 +109,10 @@ void Holdings::removed_from_disk(const TierRemoval& removal, TierNow now) {
   tell(removals, now);
 }
 
+void Holdings::in_cluster(const BlockName& name, bool is_there) {
+  log_.add({name, KvTier::kCluster, is_there, is_there ? MissReason::kNone : MissReason::kExpired});
+}
+
 std::size_t Holdings::drop_orphans(bool dry_run, TierNow now) {
   std::size_t dropped = 0;
   for (const BlockName& name : host_.absent_parents()) {
@@ -131,14 +135,18 @@ bool Holdings::snapshot(SnapshotCursor& at, std::vector<kv::Event>& found) const
     for (; at.slot < end; ++at.slot)
       if (const auto block = host_.sealed_in_slot(at.slot))
         found.push_back({host_.at(*block).info.name, KvTier::kHost, true, MissReason::kNone});
-    return at.slot == host_.slots() && disk_ == nullptr;
+    return at.slot == host_.slots() && disk_ == nullptr && cluster_ == nullptr;
   }
-  if (disk_ == nullptr || at.part >= disk_->parts()) return true;
-  disk_->for_each_in(at.part++, [&](const BlockName& name, std::uint32_t) {
-    found.push_back({name, KvTier::kDisk, true, MissReason::kNone});
+  const auto walk = [&](const BlockTier* tier, KvTier of, std::size_t& part) {
+    if (tier == nullptr || part >= tier->parts()) return false;
+    tier->for_each_in(part++, [&](const BlockName& name, std::uint32_t) {
+      found.push_back({name, of, true, MissReason::kNone});
+      return true;
+    });
     return true;
-  });
-  return at.part >= disk_->parts();
+  };
+  if (walk(disk_, KvTier::kDisk, at.part)) return cluster_ == nullptr && at.part >= disk_->parts();
+  return !walk(cluster_, KvTier::kCluster, at.cluster_part) || at.cluster_part >= cluster_->parts();
 }
 
 void Holdings::tell(const kvcache::HostRemovals& removals, TierNow now) {

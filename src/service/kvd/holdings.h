@@ -82,6 +82,8 @@ class Holdings {
 
   void written_to_disk(const BlockName& name);
   void removed_from_disk(const TierRemoval& removal, TierNow now);
+  // As far as this host knows.
+  void in_cluster(const BlockName& name, bool is_there);
   // Retires blocks whose ancestors are nowhere; returns how many (with `dry_run`: would be).
   std::size_t drop_orphans(bool dry_run, TierNow now);
 

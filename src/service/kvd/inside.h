@@ -36,7 +36,7 @@ struct Inside {
   const WriteThrough& writes;
   const Leases& leases;
   const Stores& stores;
-  const ClusterTier* cluster;  // null: there is none
+  ClusterTier* cluster;  // null: there is none
   const ClusterWrites& cluster_writes;
   const KvStatistics& statistics;
   const AcquireRecords& records;

@@ -62,7 +62,7 @@ struct KvDaemon::State {
                  options.tenant_share_max),
         loads(holdings, statistics, load_model, options.loads_in_flight_max),
         writes(holdings, statistics),
-        cluster_writes(holdings, shared, options.cluster_tail_delay),
+        cluster_writes(holdings, writes, shared, options.cluster_tail_delay),
         leases(holdings, loads, writes, shared, cluster_writes, statistics, records, load_model),
         fetches(holdings, loads),
         stores(memory, holdings, writes, cluster_writes, statistics, options.stores_pending_max),
@@ -212,6 +212,8 @@ void KvDaemon::poll(TierNow now) {
   if (s.cluster != nullptr) {
     std::vector<TierRemoval> removals;  // what is there is asked when it is wanted
     s.cluster->poll(now, removals);
+    for (const ClusterKnown::News& news : s.cluster->take_news())
+      s.holdings.in_cluster(news.name, news.is_there);
     s.leases.looked_up(now);
   }
   const std::vector<LoadEnded> loaded = s.loads.finish(now);

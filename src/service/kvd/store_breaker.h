@@ -2,7 +2,9 @@
 //
 // Closed: operations go ahead. After `failures_max` failures in a row it opens: nothing is asked
 // for `pause`, which doubles each time up to `pause_max`. Then one probe is let through (half
-// open): its success closes the breaker, its failure opens it again.
+// open): its success closes the breaker, its failure opens it again. A store that is off (not
+// connected yet) says so at once: there is nothing to spare, so it is probed every `pause_min`, and
+// that is no failure.
 //
 // Concurrency: one thread. Source: docs/design/0013-cluster-tier.md.
 #pragma once
@@ -31,16 +33,26 @@ class StoreBreaker {
     failures_ = 0;
     pause_ = options_.pause_min;
     state_ = State::kClosed;
+    is_off_ = false;
   }
   // Those of operations that began before it opened change nothing.
   void failed(Instant now) {
     if (state_ == State::kOpen) return;
     if (state_ == State::kClosed && ++failures_ < options_.failures_max) return;
     state_ = State::kOpen;
+    is_off_ = false;
     ++openings_;
     retry_at_ = now + pause_;
     pause_ = std::min(2 * pause_, options_.pause_max);
   }
+  void off(Instant now) {
+    if (state_ == State::kOpen) return;
+    state_ = State::kOpen;
+    is_off_ = true;
+    retry_at_ = now + options_.pause_min;
+  }
+  // Opened by off() and not by failures.
+  bool is_off() const { return is_off_; }
   // True when the probe is to be sent now; then one of the above follows.
   bool take_probe(Instant now) {
     if (state_ != State::kOpen || now < retry_at_) return false;
@@ -53,6 +65,7 @@ class StoreBreaker {
   enum class State : std::uint8_t { kClosed, kOpen, kHalfOpen };
   StoreBreakerOptions options_;
   State state_ = State::kClosed;
+  bool is_off_ = false;
   int failures_ = 0;
   std::uint64_t openings_ = 0;
   Duration pause_;

@@ -4,9 +4,9 @@
 
 namespace penstock::service {
 
-void WriteThrough::offer(HostBlock block) {
+void WriteThrough::offer(HostBlock block, Admission admission) {
   if (holdings_.disk() == nullptr) return;
-  queue_.push_back(block);
+  queue_.emplace_back(block, admission);
   if (queue_.size() <= kQueuedMax) return;
   queue_.pop_front();
   ++statistics_.writes_dropped;
@@ -15,7 +15,7 @@ void WriteThrough::offer(HostBlock block) {
 void WriteThrough::start() {
   HostTier& host = holdings_.host();
   while (!queue_.empty() && may_start()) {
-    const HostBlock block = queue_.front();
+    const auto [block, admission] = queue_.front();
     queue_.pop_front();
     if (!host.valid(block) || !host.sealed(block)) {
       ++statistics_.writes_dropped;
@@ -28,7 +28,8 @@ void WriteThrough::start() {
     held_bytes_ += host.at(block).bytes;
     holdings_.disk()->write(
         {info, holdings_.bytes(block),
-         [reports = reports_, block](MissReason reason) { reports->emplace_back(block, reason); }});
+         [reports = reports_, block](MissReason reason) { reports->emplace_back(block, reason); },
+         admission == Admission::kAlways});
   }
 }
 

@@ -30,7 +30,8 @@ class WriteThrough {
   WriteThrough(Holdings& holdings, KvStatistics& statistics)
       : holdings_(holdings), statistics_(statistics) {}
 
-  void offer(HostBlock block);
+  enum class Admission : std::uint8_t { kByUse, kAlways };
+  void offer(HostBlock block, Admission admission = Admission::kByUse);
   // Starts writes while there is room in flight.
   void start();
   // Takes what the disk has reported since.
@@ -47,7 +48,7 @@ class WriteThrough {
 
   Holdings& holdings_;
   KvStatistics& statistics_;
-  std::deque<HostBlock> queue_;
+  std::deque<std::pair<HostBlock, Admission>> queue_;
   std::set<HostBlock> in_flight_;
   std::uint64_t held_bytes_ = 0;  // of them
   std::shared_ptr<Reports> reports_ = std::make_shared<Reports>();
