@@ -53,6 +53,8 @@ std::string report_table(const sim::Report& r, double copies) {
        {"failures",
         fmt::format("{} of engines, {} requests placed anew", r.failures, r.placed_anew)},
        {"digest", fmt::format("{:016x}", r.digest)}});
+  if (r.prompts_on_decode > 0)
+    rows.push_back({"prompts", fmt::format("{} computed on decode ranks", r.prompts_on_decode)});
   for (const sim::TenantReport& t : r.tenants)
     rows.push_back({"tenant " + t.name,
                     fmt::format("{} arrivals, {} in time, {} refused, first token p50 {}, p99 {}",
@@ -180,13 +182,15 @@ Result<int> run_simulate(const Options& options) {
   double copies = o.sim_load;
   json::object found;
   if (o.sim_find_load) {
-    auto bound = sim::bound_of(profile, trace, plan, {.slo = cluster.slo});
+    auto bound =
+        sim::bound_of(profile, trace, plan,
+                      {.slo = cluster.slo, .prefill_on_decode_ranks = cluster.prefill_on_decode});
     if (!bound) return std::unexpected(std::move(bound).error());
     auto load = sim::policy_load(profile, trace, plan, cluster, *bound);
     end_progress(plan);
     if (!load) return std::unexpected(std::move(load).error());
-    const auto benchmark =
-        sim::offline_benchmark(profile, trace, plan, cluster.slo, std::max(*bound, 0.01));
+    const auto benchmark = sim::offline_benchmark(
+        profile, trace, plan, cluster.slo, std::max(*bound, 0.01), cluster.prefill_on_decode);
     copies = *load;
     found = {{"bound_copies", *bound},
              {"efficiency", *bound > 0 ? copies / *bound : 0},

@@ -39,6 +39,7 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
       prefill_policy_(std::move(prefill_policy)),
       decode_policy_(std::move(decode_policy)),
       balancer_(balancer),
+      prefill_ranks_(static_cast<std::size_t>(profile.prefill_pool.ranks)),
       prefill_group_(static_cast<std::size_t>(profile.prefill_pool.group_ranks)),
       decode_group_(static_cast<std::size_t>(profile.decode_pool.group_ranks)),
       placement_rng_(options.seed * 4 + 1),
@@ -46,8 +47,11 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
       blocks_in_(trace),
       caches_(cache_tiers(options, Instant{} + std::chrono::microseconds(arrivals.back().at_us)),
               static_cast<std::size_t>(profile.prefill_pool.ranks) / prefill_group_),
-      prefill_reports_(options.gateways, static_cast<std::size_t>(profile.prefill_pool.ranks),
-                       options.front.order.useful_share),
+      prefill_reports_(
+          options.gateways,
+          static_cast<std::size_t>(profile.prefill_pool.ranks +
+                                   (options.prefill_on_decode ? profile.decode_pool.ranks : 0)),
+          options.front.order.useful_share),
       decode_reports_(options.gateways, static_cast<std::size_t>(profile.decode_pool.ranks), 0),
       loads_(profile, trace.block_tokens, options.zones, options.loads_through_decode,
              decode_accepts_) {
@@ -73,17 +77,19 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
           [this, number](RequestId id) {
             requests_[number(id)].last_token = queue_.now();
             requests_[number(id)].waits = true;
-          }};
-  const auto prefill_ranks = static_cast<std::size_t>(profile.prefill_pool.ranks);
+          },
+      .prompt_done = [this, number](RequestId id,
+                                    std::int64_t last) { computed(number(id), last); }};
   const auto decode_ranks = static_cast<std::size_t>(profile.decode_pool.ranks);
-  const std::size_t prefill_engines = prefill_ranks / prefill_group_;
+  const std::size_t prefill_engines = prefill_ranks_ / prefill_group_;
   const std::size_t decode_engines = decode_ranks / decode_group_;
   for (std::size_t e = 0; e < prefill_engines; ++e)
     prefill_.emplace_back(queue_, profile, e, prefill_group_, options.seed * 1000 + e,
                           prefill_events_);
   for (std::size_t e = 0; e < decode_engines; ++e)
     decode_.emplace_back(queue_, profile, e, decode_group_, options.seed * 1000 + 500 + e,
-                         decode_events_);
+                         decode_events_,
+                         options.prefill_on_decode ? options.decode_step_seconds : 0);
   prefill_accepts_.assign(prefill_engines, true);
   prefill_up_.assign(prefill_engines, true);
   decode_accepts_.assign(decode_engines, true);
@@ -99,8 +105,8 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
   }
   for (double& end : tenant_ends_)
     end /= shares;
-  prefill_views_.resize(prefill_ranks);
-  for (std::size_t r = 0; r < prefill_ranks; ++r) {
+  prefill_views_.resize(prefill_ranks_);
+  for (std::size_t r = 0; r < prefill_ranks_; ++r) {
     const std::size_t engine = r / prefill_group_;
     prefill_views_[r].id = {WorkerId(engine), static_cast<std::uint32_t>(r % prefill_group_)};
     prefill_views_[r].engine = static_cast<std::uint32_t>(engine);
@@ -115,8 +121,9 @@ Cluster::Cluster(const Profile& profile, const evaluate::Trace& trace,
     decode_views_[r].zone = static_cast<std::uint16_t>(engine % options.zones);
     decode_views_[r].kv_capacity = profile.decode_pool.kv_tokens;
   }
-  loading_seconds_.resize(prefill_ranks);
-  loading_requests_.resize(prefill_ranks);
+  if (options.prefill_on_decode) make_local_views();
+  loading_seconds_.resize(prefill_views_.size());
+  loading_requests_.resize(prefill_views_.size());
   on_way_.resize(decode_ranks);
   requests_.resize(arrivals.size());
   std::uint64_t count = 0;
@@ -238,7 +245,7 @@ void Cluster::queue_or_place(std::uint32_t id) {
   front_[gateway].push(
       waiting, request.tenant, options_.tenants.empty() ? kOnly : options_.tenants[request.tenant],
       queue_.now(),
-      static_cast<double>(prefill_views_.size()) / static_cast<double>(front_.size()));
+      (static_cast<double>(prefill_ranks_) + local_ranks_) / static_cast<double>(front_.size()));
   if (!options_.clairvoyant) {
     dispatch(gateway);
     return;
@@ -290,10 +297,12 @@ std::size_t Cluster::view_ready(std::size_t gateway) {
   const double limit = options_.front.ahead_steps * profile_.chunk_budget_seconds;
   const std::size_t gateways = options_.gateways;
   std::size_t ready = 0;
+  for (std::size_t r = 0; r < prefill_views_.size(); ++r)
+    prefill_reports_.fill(gateway, r, prefill_views_[r]);
+  if (options_.prefill_on_decode) view_local(gateway);
   for (std::size_t r = 0; r < prefill_views_.size(); ++r) {
     RankView& view = prefill_views_[r];
-    prefill_reports_.fill(gateway, r, view);
-    view.accepts = prefill_accepts_[view.engine];
+    view.accepts = accepts(r);
     if (view.accepts && !front_.empty()) {
       view.accepts = view.outstanding_seconds < limit &&
                      (gateway + prefill_reports_.number(r) + r) % gateways == 0;
@@ -301,8 +310,9 @@ std::size_t Cluster::view_ready(std::size_t gateway) {
     ready += view.accepts ? 1 : 0;
   }
   if (ready > 0 || gateways == 1 || front_.empty()) return ready;
-  for (RankView& view : prefill_views_) {
-    view.accepts = prefill_accepts_[view.engine] && view.outstanding_seconds <= 0;
+  for (std::size_t r = 0; r < prefill_views_.size(); ++r) {
+    RankView& view = prefill_views_[r];
+    view.accepts = accepts(r) && view.outstanding_seconds <= 0;
     ready += view.accepts ? 1 : 0;
   }
   return ready;
@@ -329,12 +339,12 @@ void Cluster::view_prefill(const RequestState& request, std::span<const std::uin
       load = loads_.hit(found, hit);
       host = loads_.hosts();
     }
-    if (loads_.host_of(r) != host) {
-      host = loads_.host_of(r);
+    if (host_of(r) != host) {
+      host = host_of(r);
       wait = loads_.wait(host, load, now);
     }
     view.hit_tokens = hit;
-    view.compute_seconds = compute;
+    view.compute_seconds = is_local(r) ? compute * slowdown_[r - prefill_ranks_] : compute;
     view.load_seconds = load.seconds();
     view.load_outstanding_seconds = wait;
   }
@@ -357,6 +367,7 @@ bool Cluster::place_prefill(std::uint32_t id) {
   if (!decision_.choice) return false;
   request.prefill_rank = *decision_.choice;
   request.quota = prefill_views_[request.prefill_rank].compute_seconds;
+  if (is_local(request.prefill_rank)) place_local(id);
   prefill_reports_.placed(request.gateway, request.prefill_rank,
                           {.seconds = request.quota, .requests_waiting = 1}, queue_.now());
   mark(Mark::kPlaced, id, request.prefill_rank);
@@ -379,7 +390,12 @@ void Cluster::load_then_push(std::uint32_t id) {
   const std::size_t rank = request.prefill_rank;
   const auto push = [this, id, rank, life = request.life] {
     const RequestState& r = requests_[id];
-    if (life != r.life || !prefill_up_[rank / prefill_group_]) return;
+    if (life != r.life) return;
+    if (r.local) {
+      push_local(id);
+      return;
+    }
+    if (!prefill_up_[rank / prefill_group_]) return;
     prefill_[rank / prefill_group_].push(rank % prefill_group_,
                                          {RequestId(id), r.hit, prompt_of(r) - r.hit});
   };
@@ -388,7 +404,7 @@ void Cluster::load_then_push(std::uint32_t id) {
     return;
   }
   Instant there{};
-  const bool passed_on = loads_.take(loads_.host_of(rank), request.load, queue_.now(), there);
+  const bool passed_on = loads_.take(host_of(rank), request.load, queue_.now(), there);
   if (passed_on && measured(id)) ++report_.loads_through_decode;
   const double quota = request.quota;
   loading_seconds_[rank] += quota;

@@ -82,6 +82,11 @@ struct ClusterOptions {
   Duration heartbeat = std::chrono::milliseconds(200);
   Duration event_lag{};  // of the cache's events
   double event_loss = 0;
+  // Prompts may also be computed on the decode rank that answers them, in what its steps leave of
+  // `decode_step_seconds`; the prefill policy sees decode ranks as slower ones beside its own. Only
+  // with the cluster's store alone, and not of the clairvoyant schedule.
+  bool prefill_on_decode = false;
+  double decode_step_seconds = 0.0425;  // so that with moe_lb 99 % are within 50 ms
   // Decode hosts with spare bandwidth read hits from the store too, and pass them on.
   bool loads_through_decode = false;
   std::size_t zones = 1;  // prefill engines take turns in them; decode engines likewise

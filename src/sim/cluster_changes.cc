@@ -81,6 +81,11 @@ void Cluster::fail_decode(std::size_t engine) {
     decode_accepts_[engine] = decode_up_[engine];
     for (std::uint32_t id = 0; id < next_; ++id) {
       RequestState& r = requests_[id];
+      if (r.local && !r.computed && r.prefill_rank != kNoRank &&
+          (r.prefill_rank - prefill_ranks_) / decode_group_ == engine) {  // its prompt is lost
+        place_anew(id, r.emitted);
+        continue;
+      }
       if (r.finished || r.decode_rank == kNoRank || r.decode_rank / decode_group_ != engine)
         continue;
       if (!r.on_way) {  // its KV is lost
@@ -115,6 +120,7 @@ void Cluster::place_anew(std::uint32_t id, std::int64_t emitted) {
   r.on_way = false;
   r.started = false;
   r.computed = false;
+  r.local = false;
   ++report_.placed_anew;
   queue_or_place(id);
 }

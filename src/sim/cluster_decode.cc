@@ -25,17 +25,26 @@ bool Cluster::place_decode(std::uint32_t id) {
                          .ties_from = ties_from(request.gateway, decode_views_.size())},
                         decode_views_, placement_rng_, decision_);
   if (!decision_.choice) return false;
-  request.decode_rank = *decision_.choice;
+  give_decode(id, *decision_.choice);
+  return true;
+}
+
+void Cluster::give_decode(std::uint32_t id, std::uint32_t rank) {
+  RequestState& request = requests_[id];
+  request.decode_rank = rank;
   request.on_way = true;
   const Load load{.requests_waiting = 1,
                   .kv_tokens = static_cast<double>(prompt_of(request)) + growth()};
   on_way_[request.decode_rank] += load;
   decode_reports_.placed(request.gateway, request.decode_rank, load, queue_.now());
-  return true;
 }
 
 void Cluster::hand_off(std::uint32_t id) {
   const RequestState& request = requests_[id];
+  if (request.local) {  // its KV is where it was computed
+    deliver(id);
+    return;
+  }
   const bool same_zone =
       request.prefill_rank == kNoRank ||
       prefill_views_[request.prefill_rank].zone == decode_views_[request.decode_rank].zone;
@@ -45,17 +54,20 @@ void Cluster::hand_off(std::uint32_t id) {
   const double seconds =
       flow.latency + (flow.bytes_per_second > 0 ? bytes / flow.bytes_per_second : 0);
   queue_.call_at(queue_.now() + routing::to_duration(seconds), [this, id, life = request.life] {
-    RequestState& r = requests_[id];
-    if (life != r.life) return;
-    const std::size_t engine = r.decode_rank / decode_group_;
-    if (!decode_up_[engine]) return;  // found when its loss is noticed
-    r.on_way = false;
-    on_way_[r.decode_rank] =
-        on_way_[r.decode_rank] -
-        Load{.requests_waiting = 1, .kv_tokens = static_cast<double>(prompt_of(r)) + growth()};
-    decode_[engine].push(r.decode_rank % decode_group_, RequestId(id), prompt_of(r),
-                         trace_of(r).output_tokens - r.emitted - 1);
+    if (life == requests_[id].life) deliver(id);
   });
+}
+
+void Cluster::deliver(std::uint32_t id) {
+  RequestState& r = requests_[id];
+  const std::size_t engine = r.decode_rank / decode_group_;
+  if (!decode_up_[engine]) return;  // found when its loss is noticed
+  r.on_way = false;
+  on_way_[r.decode_rank] =
+      on_way_[r.decode_rank] -
+      Load{.requests_waiting = 1, .kv_tokens = static_cast<double>(prompt_of(r)) + growth()};
+  decode_[engine].push(r.decode_rank % decode_group_, RequestId(id), prompt_of(r),
+                       trace_of(r).output_tokens - r.emitted - 1);
 }
 
 void Cluster::finished(std::uint32_t id) {

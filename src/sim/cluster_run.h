@@ -55,6 +55,7 @@ class Cluster {
     bool waits = false;  // has a token, and its next one is in no step yet
     bool on_way = false;
     bool finished = false;
+    bool local = false;  // its prompt goes to its decode rank
   };
 
   // cluster.cc
@@ -73,12 +74,20 @@ class Cluster {
   // cluster_decode.cc
   void start_decode_place(std::uint32_t id);
   bool place_decode(std::uint32_t id);
+  void give_decode(std::uint32_t id, std::uint32_t rank);
   void hand_off(std::uint32_t id);
+  void deliver(std::uint32_t id);
   void finished(std::uint32_t id);
   void joined(std::uint32_t id);
   void decode_stepped(std::size_t engine, double seconds, std::int64_t tokens);
   void place_homeless();
   void count_open_gaps();
+  // cluster_local.cc
+  void make_local_views();
+  void view_local(std::size_t gateway);
+  void place_local(std::uint32_t id);
+  void push_local(std::uint32_t id);
+  RankReports::Snapshot local_snapshot(std::size_t decode_rank);
   // cluster_changes.cc
   Status plan_changes();
   void change(const EngineChange& what);
@@ -91,6 +100,7 @@ class Cluster {
   void start_heartbeats();
   void beat(Pool pool, std::size_t engine);
   void send(RankReports& to, RankReports::Snapshot&& snapshot);
+  void dispatch_all(std::size_t first);
   void cache_event(std::uint32_t prefill_rank, std::vector<std::uint64_t>&& blocks);
   void sample();
   void miss(std::uint32_t id);
@@ -127,6 +137,15 @@ class Cluster {
     return static_cast<std::uint32_t>(gateway * ranks / options_.gateways);
   }
   double growth() const { return expected_output_ / 2; }
+  // Views of decode ranks that compute prompts come after those of the prefill pool.
+  bool is_local(std::size_t view) const { return view >= prefill_ranks_; }
+  bool accepts(std::size_t view) const {
+    const std::size_t engine = prefill_views_[view].engine;
+    return is_local(view) ? decode_accepts_[engine - prefill_.size()] : prefill_accepts_[engine];
+  }
+  std::size_t host_of(std::size_t view) const {
+    return is_local(view) ? loads_.host_of_decode(view - prefill_ranks_) : loads_.host_of(view);
+  }
 
   const routing::Profile& profile_;
   const evaluate::Trace& trace_;
@@ -135,6 +154,7 @@ class Cluster {
   std::unique_ptr<routing::PlacementPolicy> prefill_policy_;
   std::unique_ptr<routing::PlacementPolicy> decode_policy_;
   routing::PrefillBalancer* balancer_;  // the prefill policy, when it is that
+  std::size_t prefill_ranks_;
   std::size_t prefill_group_;
   std::size_t decode_group_;
   EventQueue queue_;
@@ -156,6 +176,8 @@ class Cluster {
   std::vector<routing::RankView> decode_views_;
   RankReports prefill_reports_;
   RankReports decode_reports_;
+  std::vector<double> slowdown_;         // of prompts on decode ranks, as believed; scratch
+  double local_ranks_ = 0;               // that those are worth
   std::vector<double> loading_seconds_;  // quota placed on a rank and still loading its hit
   std::vector<double> loading_requests_;
   HitLoads loads_;

@@ -28,9 +28,7 @@ void Cluster::report_prefill(std::size_t engine) {
     for (RankReports::Snapshot& snapshot : all)
       prefill_reports_.arrive(std::move(snapshot), queue_.now());
     if (options_.clairvoyant) return;
-    // Whose turn it is first goes round, so that no gateway gets the best of all ranks.
-    for (std::size_t g = 0; g < front_.size(); ++g)
-      dispatch((g + all.front().rank / prefill_group_ + queue_.events()) % front_.size());
+    dispatch_all(all.front().rank / prefill_group_);
   };
   if (options_.report_lag <= Duration::zero()) {
     arrive(snapshots);
@@ -38,6 +36,12 @@ void Cluster::report_prefill(std::size_t engine) {
   }
   queue_.call_at(queue_.now() + options_.report_lag,
                  [arrive, kept = std::move(snapshots)]() mutable { arrive(kept); });
+}
+
+// Whose turn it is first goes round, so that no gateway gets the best of all ranks.
+void Cluster::dispatch_all(std::size_t first) {
+  for (std::size_t g = 0; g < front_.size(); ++g)
+    dispatch((g + first + queue_.events()) % front_.size());
 }
 
 void Cluster::report_decode(std::size_t engine) {
@@ -50,7 +54,14 @@ void Cluster::report_decode(std::size_t engine) {
                             growth() * static_cast<double>(decode_[engine].running(r))};
     truth += on_way_[rank];
     send(decode_reports_, decode_reports_.snapshot(rank, truth, queue_.now()));
+    if (options_.prefill_on_decode) send(prefill_reports_, local_snapshot(rank));
   }
+  if (!options_.prefill_on_decode) return;
+  // After those reports, which come as late.
+  if (options_.report_lag <= Duration::zero())
+    dispatch_all(engine);
+  else
+    queue_.call_at(queue_.now() + options_.report_lag, [this, engine] { dispatch_all(engine); });
 }
 
 // Not all at once.
@@ -104,7 +115,7 @@ void Cluster::cache_event(std::uint32_t prefill_rank, std::vector<std::uint64_t>
 void Cluster::sample() {
   Sample& now = report_.samples.emplace_back();
   now.at_seconds = routing::to_seconds(queue_.now() - Instant{});
-  for (std::size_t r = 0; r < prefill_views_.size(); ++r)
+  for (std::size_t r = 0; r < prefill_ranks_; ++r)
     now.prefill_seconds.push_back(
         static_cast<float>(prefill_[r / prefill_group_].outstanding_seconds(r % prefill_group_)));
   for (std::size_t r = 0; r < decode_views_.size(); ++r) {

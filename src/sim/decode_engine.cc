@@ -7,14 +7,36 @@
 namespace penstock::sim {
 
 DecodeEngine::DecodeEngine(EventQueue& queue, const routing::Profile& profile, std::size_t index,
-                           std::size_t ranks, std::uint64_t seed, const DecodeEvents& events)
+                           std::size_t ranks, std::uint64_t seed, const DecodeEvents& events,
+                           double prompt_step_seconds)
     : queue_(queue),
       profile_(profile),
       index_(index),
       rng_(seed),
       events_(events),
+      prompt_step_seconds_(prompt_step_seconds),
+      chunk_cost_(profile.costs.prefill),
       ranks_(ranks),
-      loads_(ranks) {}
+      loads_(ranks) {
+  chunk_cost_.base = 0;
+}
+
+void DecodeEngine::wake() {
+  if (stepping_) return;
+  stepping_ = true;
+  queue_.post([this, life = life_] {
+    if (life == life_) begin_step();
+  });
+}
+
+void DecodeEngine::push_prompt(std::size_t rank, const routing::QueuedPrompt& prompt) {
+  ranks_[rank].prompts.push(prompt);
+  wake();
+}
+
+double DecodeEngine::prompt_seconds(std::size_t rank) const {
+  return ranks_[rank].prompts.outstanding_seconds(chunk_cost_) + ranks_[rank].chunk.seconds;
+}
 
 void DecodeEngine::push(std::size_t rank, RequestId id, std::int64_t context, std::int64_t left) {
   ENSURE(left > 0);
@@ -28,12 +50,7 @@ void DecodeEngine::push(std::size_t rank, RequestId id, std::int64_t context, st
   }
   members_[member] = {id, context, left, 0, rank, false, false};
   ranks_[rank].waiting.push_back(member);
-  if (!stepping_) {
-    stepping_ = true;
-    queue_.post([this, life = life_] {
-      if (life == life_) begin_step();
-    });
-  }
+  wake();
 }
 
 // A request larger than the pool would wait for ever: an empty rank takes it anyway, which stands
@@ -81,6 +98,24 @@ void DecodeEngine::preempt(Rank& rank) {
   events_.preempted(member.id);
 }
 
+// What each rank's answers leave of the step; `slowest`: of answers and chunk together.
+bool DecodeEngine::take_chunks(double& slowest) {
+  bool any = false;
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
+    const double answers =
+        routing::step_seconds(profile_.costs.step, static_cast<double>(loads_[r].batch),
+                              static_cast<double>(loads_[r].kv_tokens));
+    const double before = std::max(answers, profile_.costs.step.base);
+    if (rank.prompts.size() > 0 && before < prompt_step_seconds_)
+      rank.prompts.next_chunk(chunk_cost_, prompt_step_seconds_ - before, profile_.chunk_tokens_max,
+                              rank.chunk);
+    any = any || !rank.chunk.parts.empty();
+    slowest = std::max(slowest, rank.chunk.parts.empty() ? answers : before + rank.chunk.seconds);
+  }
+  return any;
+}
+
 void DecodeEngine::begin_step() {
   bool any = false;
   double recompute = 0;
@@ -94,13 +129,15 @@ void DecodeEngine::begin_step() {
     rank.recompute_seconds = 0;
     any = any || rank.batch > 0;
   }
+  double slowest = 0;
+  if (prompt_step_seconds_ > 0 && take_chunks(slowest)) any = true;
   if (!any) {
     stepping_ = false;
     return;
   }
+  const double moe = routing::sample(profile_.costs.decode_moe, rng_);
   const double seconds =
-      routing::group_step_seconds(profile_.costs.step, loads_,
-                                  routing::sample(profile_.costs.decode_moe, rng_)) +
+      std::max(routing::group_step_seconds(profile_.costs.step, loads_, moe), slowest * moe) +
       recompute;
   queue_.call_at(queue_.now() + routing::to_duration(seconds), [this, seconds, life = life_] {
     if (life == life_) end_step(seconds);
@@ -133,6 +170,13 @@ void DecodeEngine::end_step(double seconds) {
   for (Rank& rank : ranks_) {
     rank.kv_tokens += rank.batch;
     tokens += rank.batch;
+  }
+  for (Rank& rank : ranks_) {
+    // Handlers may push to this engine: the chunk is over before they run.
+    const std::vector<routing::ChunkPart> parts = std::move(rank.chunk.parts);
+    rank.chunk = {};
+    for (const routing::ChunkPart& part : parts)
+      if (part.last) events_.prompt_done(part.id, part.fresh);
   }
   while (!finishes_.empty() && finishes_.top().first <= step_) {
     const auto [step, index] = finishes_.top();

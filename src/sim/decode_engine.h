@@ -5,6 +5,10 @@
 // they have; when growth fills a pool, the newest request of the rank is preempted: it waits, and
 // its KV is computed again (its tokens so far, at prefill cost, on this rank) when it returns.
 //
+// It may compute prompts too: a rank's part of a step then takes a chunk as long as its step stays
+// within `prompt_step_seconds`, so that a prompt never makes a gap longer than that (times moe_lb),
+// and answers go first. A chunk has no base cost of its own.
+//
 // Steps cost O(ranks), not O(requests): a rank keeps its batch and its KV as numbers, and a request
 // is touched when it joins, leaves or is preempted.
 //
@@ -19,6 +23,7 @@
 
 #include "base/rng.h"
 #include "core/routing/profile.h"
+#include "core/routing/quota_queue.h"
 #include "sim/event_queue.h"
 
 namespace penstock::sim {
@@ -31,12 +36,15 @@ struct DecodeEvents {
   std::function<void(RequestId)> joined;
   // It got its last token for now, and waits.
   std::function<void(RequestId)> preempted;
+  // A prompt is computed.
+  std::function<void(RequestId, std::int64_t last_chunk)> prompt_done = {};
 };
 
 class DecodeEngine {
  public:
   DecodeEngine(EventQueue& queue, const routing::Profile& profile, std::size_t index,
-               std::size_t ranks, std::uint64_t seed, const DecodeEvents& events);
+               std::size_t ranks, std::uint64_t seed, const DecodeEvents& events,
+               double prompt_step_seconds = 0);
 
   // Everything that runs or waits here, which is forgotten; a step under way ends without effect.
   struct Lost {
@@ -46,6 +54,12 @@ class DecodeEngine {
   std::vector<Lost> fail();
   // `context` tokens of KV are there; `left` tokens are to be generated (at least one).
   void push(std::size_t rank, RequestId id, std::int64_t context, std::int64_t left);
+
+  // A prompt to be computed here; what comes after is another push.
+  void push_prompt(std::size_t rank, const routing::QueuedPrompt& prompt);
+  // Predicted compute of prompts not done yet, the running step's chunk included; and their number.
+  double prompt_seconds(std::size_t rank) const;
+  std::size_t prompts(std::size_t rank) const { return ranks_[rank].prompts.size(); }
 
   bool idle() const { return !stepping_; }
   std::int64_t running(std::size_t rank) const { return ranks_[rank].batch; }
@@ -72,10 +86,14 @@ class DecodeEngine {
     double recompute_seconds = 0;        // owed in the next step
     std::deque<std::uint32_t> waiting;   // members
     std::vector<std::uint32_t> running;  // members, by joining; may hold ones that have left
+    routing::QuotaQueue prompts;
+    routing::Chunk chunk;  // in the step under way
   };
   using Finish = std::pair<std::uint64_t, std::uint32_t>;  // step, member
 
+  void wake();
   void begin_step();
+  bool take_chunks(double& slowest);
   void end_step(double seconds);
   void join(Rank& rank);
   void preempt(Rank& rank);
@@ -86,6 +104,8 @@ class DecodeEngine {
   std::size_t index_;
   Rng rng_;
   const DecodeEvents& events_;
+  double prompt_step_seconds_;
+  PrefillCoefficients chunk_cost_;  // of the profile's, without the base
   std::vector<Rank> ranks_;
   std::vector<Member> members_;
   std::vector<std::uint32_t> free_;

@@ -69,7 +69,8 @@ Result<double> bound_of(const routing::Profile& profile, const evaluate::Trace& 
     const BoundLoad load = bound_load(profile, trace, arrivals, plan.warmup, options.slo);
     return check_bound(profile, load, options).feasible;
   };
-  const OfflineBenchmark benchmark = offline_benchmark(profile, trace, plan, options.slo, 1);
+  const OfflineBenchmark benchmark =
+      offline_benchmark(profile, trace, plan, options.slo, 1, options.prefill_on_decode_ranks);
   // The upper end of the bisection, so that it stays a bound.
   TRY(const double load,
       highest_load(meets, std::max(benchmark.copies, kLeastCopies), plan.tolerance / 4));
@@ -77,7 +78,8 @@ Result<double> bound_of(const routing::Profile& profile, const evaluate::Trace& 
 }
 
 OfflineBenchmark offline_benchmark(const routing::Profile& profile, const evaluate::Trace& trace,
-                                   const LoadPlan& plan, const Slo& slo, double at_copies) {
+                                   const LoadPlan& plan, const Slo& slo, double at_copies,
+                                   bool on_decode_ranks) {
   OfflineBenchmark result;
   LoadPlan whole = plan;
   const auto arrivals = arrivals_of(trace, whole, at_copies);
@@ -102,6 +104,13 @@ OfflineBenchmark offline_benchmark(const routing::Profile& profile, const evalua
   result.prefill_copies = prefill_ranks > 0 ? at_copies / prefill_ranks : kMostCopies;
   result.decode_copies = decode_ranks > 0 ? at_copies / decode_ranks : kMostCopies;
   result.copies = std::min(result.prefill_copies, result.decode_copies);
+  // Whoever has time to spare computes prompts too: the time of all ranks is used up.
+  if (on_decode_ranks) {
+    const auto p = static_cast<double>(profile.prefill_pool.ranks);
+    const auto d = static_cast<double>(profile.decode_pool.ranks);
+    result.copies = std::min(result.decode_copies,
+                             (p + d) / (p / result.prefill_copies + d / result.decode_copies));
+  }
   return result;
 }
 

@@ -40,12 +40,13 @@ Result<double> bound_of(const routing::Profile& profile, const evaluate::Trace& 
                         const LoadPlan& plan, const BoundOptions& options);
 
 struct OfflineBenchmark {
-  double copies = 0;
+  double copies = 0;  // of both pools; more than prefill's when decode ranks compute prompts too
   double prefill_copies = 0;  // of each pool alone
   double decode_copies = 0;
 };
 OfflineBenchmark offline_benchmark(const routing::Profile& profile, const evaluate::Trace& trace,
-                                   const LoadPlan& plan, const Slo& slo, double at_copies);
+                                   const LoadPlan& plan, const Slo& slo, double at_copies,
+                                   bool on_decode_ranks = false);
 
 // One run at a load, as far as needed to say whether it meets the level; from the plan's memory
 // when it has it. `options` say which policy; their warm-up and seed are the plan's.

@@ -16,6 +16,7 @@ HitLoads::HitLoads(const routing::Profile& profile, std::int64_t block_tokens, s
     : profile_(profile),
       block_tokens_(block_tokens),
       host_ranks_(static_cast<std::size_t>(profile.prefill_pool.host_ranks)),
+      decode_host_ranks_(static_cast<std::size_t>(profile.decode_pool.host_ranks)),
       through_decode_(through_decode),
       decode_usable_(decode_usable),
       costs_(profile.costs) {
@@ -60,6 +61,7 @@ routing::LoadPath HitLoads::store_path(std::size_t host, const Hit& hit, Instant
 }
 
 double HitLoads::wait(std::size_t host, const Hit& hit, Instant now) {
+  if (host >= own_free_.size()) return seconds_until(decode_free_[host - own_free_.size()], now);
   const double queue = seconds_until(own_free_[host], now);
   if (!through_decode_ || queue <= 0 || hit.store_bytes.value <= 0) return queue;
   const routing::LoadPath path = store_path(host, hit, now);
@@ -68,6 +70,11 @@ double HitLoads::wait(std::size_t host, const Hit& hit, Instant now) {
 }
 
 bool HitLoads::take(std::size_t host, const Hit& hit, Instant now, Instant& arrives) {
+  if (host >= own_free_.size()) {
+    Instant& link = decode_free_[host - own_free_.size()];
+    arrives = link = std::max(link, now) + routing::to_duration(hit.seconds());
+    return false;
+  }
   Instant& own = own_free_[host];
   if (through_decode_ && own > now && hit.store_bytes.value > 0) {
     const routing::LoadPath path = store_path(host, hit, now);

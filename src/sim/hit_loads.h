@@ -34,8 +34,12 @@ class HitLoads {
   double wait(std::size_t host, const Hit& hit, Instant now);
   // Takes the links for it; true when a decode host reads a part. `arrives`: when all is there.
   bool take(std::size_t host, const Hit& hit, Instant now, Instant& arrives);
-  std::size_t hosts() const { return own_free_.size(); }
+  // Prefill hosts, then decode hosts, which read for prompts that are computed there.
+  std::size_t hosts() const { return own_free_.size() + decode_free_.size(); }
   std::size_t host_of(std::size_t prefill_rank) const { return prefill_rank / host_ranks_; }
+  std::size_t host_of_decode(std::size_t rank) const {
+    return own_free_.size() + rank / decode_host_ranks_;
+  }
 
  private:
   routing::LoadPath store_path(std::size_t host, const Hit& hit, Instant now);
@@ -43,6 +47,7 @@ class HitLoads {
   const routing::Profile& profile_;
   const std::int64_t block_tokens_;
   const std::size_t host_ranks_;
+  const std::size_t decode_host_ranks_;
   const bool through_decode_;
   const std::vector<bool>& decode_usable_;
   routing::CostModels costs_;

@@ -254,6 +254,8 @@ TEST_CASE("10,000 random instances: no policy serves what the bound forbids") {
     names.emplace_back(name);
   int met = 0;
   int forbidden = 0;
+  int met_on_all = 0;  // with prompts on decode ranks
+  int forbidden_on_all = 0;
   for (int round = 0; round < rounds(10'000); ++round) {
     const auto group = static_cast<std::int64_t>(1 + rng.below(2));
     routing::Profile profile = tiny(group * static_cast<std::int64_t>(1 + rng.below(2)), group,
@@ -280,7 +282,35 @@ TEST_CASE("10,000 random instances: no policy serves what the bound forbids") {
     options.seed = static_cast<std::uint64_t>(round);
     const BoundLoad load = bound_load(profile, trace, arrivals, options.warmup, options.slo);
     const bool feasible = check_bound(profile, load, {.slo = options.slo}).feasible;
+    // Decode ranks have much time for prompts: the same, up to forty times as fast, and a stricter
+    // level.
+    Slo strict = options.slo;
+    strict.ttft_limit *= 0.05;
+    std::vector<evaluate::Arrival> faster = arrivals;
+    const auto times = static_cast<std::int64_t>(1 + rng.below(40));
+    for (evaluate::Arrival& arrival : faster)
+      arrival.at_us = arrival.at_us / times + 1;
+    const bool feasible_on_all =
+        check_bound(profile, bound_load(profile, trace, faster, options.warmup, strict),
+                    {.slo = strict, .prefill_on_decode_ranks = true})
+            .feasible;
     forbidden += feasible ? 0 : 1;
+    forbidden_on_all += feasible_on_all ? 0 : 1;
+    {
+      ClusterOptions all = options;
+      all.prefill_on_decode = true;
+      all.slo = strict;
+      all.decode_step_seconds = options.slo.tau * (0.5 + rng.uniform());
+      all.prefill_policy = all.decode_policy =
+          names[static_cast<std::size_t>(round) % names.size()];
+      const auto report = simulate(profile, trace, faster, all);
+      REQUIRE(report);
+      met_on_all += report->meets_slo() ? 1 : 0;
+      if (report->meets_slo() && !feasible_on_all) {
+        CAPTURE(round);
+        CHECK_MESSAGE(feasible_on_all, "prompts on decode ranks: the bound is wrong");
+      }
+    }
     for (std::size_t kind = 0; kind <= names.size(); ++kind) {
       options.clairvoyant = kind == names.size();
       options.front.on = rng.below(2) == 0;
@@ -299,6 +329,9 @@ TEST_CASE("10,000 random instances: no policy serves what the bound forbids") {
     }
   }
   MESSAGE("met ", met, " of 90000, forbidden instances ", forbidden);
+  MESSAGE("prompts on decode ranks: met ", met_on_all, " of 10000, forbidden ", forbidden_on_all);
+  CHECK(met_on_all > rounds(100));
+  CHECK(forbidden_on_all > 0);
   CHECK(met > 5000);
   CHECK(forbidden > rounds(300));
 }

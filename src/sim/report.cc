@@ -80,6 +80,7 @@ std::string to_json(const Report& r) {
        boost::json::object{
            {"host", r.hit_blocks[0]}, {"disk", r.hit_blocks[1]}, {"cluster", r.hit_blocks[2]}}},
       {"loads_through_decode", r.loads_through_decode},
+      {"prompts_on_decode", r.prompts_on_decode},
       {"prefill_busy", r.prefill_busy},
       {"preemptions", r.preemptions},
       {"engine_failures", r.failures},

@@ -63,6 +63,7 @@ struct Report {
   double hit_tokens = 0;
   std::array<std::uint64_t, 3> hit_blocks{};  // from host memory, disk, the cluster's store
   std::uint64_t loads_through_decode = 0;     // hits of which a decode host read a part
+  std::uint64_t prompts_on_decode = 0;        // computed on decode ranks
   double output_tokens = 0;
   Balance prefill_quota;  // outstanding seconds of prefill ranks
   Balance decode_requests;

@@ -83,15 +83,18 @@ std::string run_key(const routing::Profile& p, const ClusterOptions& o, Duration
                               : fmt::format("{}/{}, {}", o.prefill_policy, o.decode_policy, front);
   return fmt::format(
       "{} of {} s, seed {}, {} + {} ranks, d {}, f {}, {}, cache {} {}, gateways {}, lag {} {} ns, "
-      "loss {} {}, store {} B/s{}: {}{}",
+      "loss {} {}, store {} B/s{}{}: {}{}",
       copies, routing::to_seconds(duration), o.seed, p.prefill_pool.ranks, p.decode_pool.ranks,
       p.costs.step.base, p.costs.step.per_kv_token,
       fmt::format("warm-up {} s", routing::to_seconds(o.warmup)),
       o.cache_scope == CacheScope::kEngine ? "engine" : "cluster", o.cache_blocks, o.gateways,
       o.report_lag.count(), o.event_lag.count(), o.report_loss, o.event_loss,
       p.costs.load[std::to_underlying(KvTier::kCluster)].bytes_per_second,
-      o.loads_through_decode ? " also through decode hosts" : "", who,
-      o.stop_early ? ", stops early" : "");
+      o.loads_through_decode ? " also through decode hosts" : "",
+      o.prefill_on_decode
+          ? fmt::format(", prompts on decode ranks in steps of {} s", o.decode_step_seconds)
+          : "",
+      who, o.stop_early ? ", stops early" : "");
 }
 
 }  // namespace penstock::sim

@@ -241,6 +241,42 @@ TEST_CASE("decode: one token a step each, joining between steps, leaving at the 
   CHECK(engine.preemptions() == 0);
 }
 
+TEST_CASE("decode: prompts take what answers leave of a step") {
+  EventQueue queue;
+  const routing::Profile profile = small();
+  std::vector<std::pair<std::uint64_t, double>> done;
+  std::vector<double> steps;
+  const DecodeEvents events{
+      .finished = [](RequestId) {},
+      .stepped = [&](std::size_t, double s, std::int64_t) { steps.push_back(s); },
+      .joined = [](RequestId) {},
+      .preempted = [](RequestId) {},
+      .prompt_done =
+          [&](RequestId id, std::int64_t last) {
+            done.emplace_back(id.value, routing::to_seconds(queue.now() - Instant{}));
+            CHECK(last == (id.value == 1 ? 100 : 50));
+          }};
+  DecodeEngine engine(queue, profile, 0, 4, 1, events, 0.05);
+  engine.push(1, RequestId(9), 1000, 4);
+  // 0.04 s of each step are left, which is 400 tokens of the prompt.
+  engine.push_prompt(0, {RequestId(1), 0, 900});
+  engine.push_prompt(0, {RequestId(2), 0, 50});
+  CHECK(engine.prompt_seconds(0) == doctest::Approx(0.095));
+  CHECK(queue.run(1000));
+  REQUIRE(done.size() == 2);
+  CHECK(done[0].second == doctest::Approx(0.125));
+  CHECK(done[1].second == doctest::Approx(0.125));
+  REQUIRE(steps.size() == 4);  // the answer's, and none of them longer than that
+  CHECK(*std::ranges::max_element(steps) == doctest::Approx(0.05));
+  CHECK(steps[3] == doctest::Approx(0.01 + 1e-4 + 1003e-8));
+  CHECK(engine.prompt_seconds(0) == 0);
+  engine.push_prompt(3, {RequestId(3), 0, 400});
+  CHECK(engine.fail().empty());
+  CHECK(engine.prompts(3) == 0);
+  CHECK(queue.run(1000));
+  CHECK(done.size() == 2);
+}
+
 TEST_CASE("decode under pressure: pools hold, everyone finishes, with exactly their tokens") {
   Rng rng(5);
   for (int round = 0; round < 20; ++round) {
@@ -457,6 +493,42 @@ TEST_CASE("engines fail, leave and come back: everyone ends once, with one diges
     }
   CHECK(!simulate(profile, trace, arrivals,
                   {.changes = {{seconds(1), Pool::kDecode, 9, ChangeKind::kFail}}}));
+}
+
+TEST_CASE("prompts on decode ranks: more in time than without, and everyone ends once") {
+  const evaluate::Trace trace = conversations(2000);
+  const auto arrivals = evaluate::scale(trace, {.copies = 0.75});  // too much for the pool alone
+  routing::Profile profile = small();
+  profile.decode_pool.kv_tokens = 10'000'000;
+  ClusterOptions options{.zones = 2, .warmup = seconds(5)};
+  const auto apart = simulate(profile, trace, arrivals, options);
+  options.prefill_on_decode = true;
+  for (const std::size_t gateways : {1, 3})
+    for (const bool queue : {true, false}) {
+      options.gateways = gateways;
+      options.front.on = queue;
+      const auto report = simulate(profile, trace, arrivals, options);
+      REQUIRE(report);
+      CHECK(report->unfinished == 0);
+      CHECK(report->finished + report->refused == report->arrivals);
+      CHECK(report->prompts_on_decode > 50);
+      CHECK(report->gaps.quantile(0.99) <= options.slo.tau);
+      CHECK(simulate(profile, trace, arrivals, options)->digest == report->digest);
+      MESSAGE("in time ", report->served_share(), ", without ", apart->served_share());
+      if (gateways == 1 && queue) CHECK(report->served_share() > apart->served_share() + 0.02);
+    }
+  profile.decode_pool.group_ranks = 2;
+  options.report_lag = milliseconds(50);
+  options.changes = {{seconds(6), Pool::kDecode, 1, ChangeKind::kFail},
+                     {seconds(12), Pool::kDecode, 1, ChangeKind::kJoin},
+                     {seconds(15), Pool::kPrefill, 0, ChangeKind::kFail}};
+  const auto failing = simulate(profile, trace, arrivals, options);
+  REQUIRE(failing);
+  CHECK(failing->placed_anew > 0);
+  CHECK(failing->unfinished == 0);
+  CHECK(failing->finished + failing->refused == failing->arrivals);
+  options.cache_scope = CacheScope::kEngine;
+  CHECK(!simulate(profile, trace, arrivals, options));
 }
 
 TEST_CASE("half a second of lag costs little: ranks are given more before they run dry") {

@@ -26,6 +26,13 @@ Result<Report> simulate(const Profile& profile, const evaluate::Trace& trace,
                               "above 0 and at most a million",
                               tenant.name, tenant.share, tenant.weight),
                   "tenants");
+  if (options.prefill_on_decode &&
+      (options.clairvoyant || options.cache_scope != CacheScope::kCluster ||
+       options.host.blocks > 0 || options.disk.blocks > 0))
+    return fail(ErrorCode::kInvalidArgument,
+                "simulate: prompts on decode ranks find their hits in the cluster's store only, "
+                "without caches of engines",
+                "prefill_on_decode");
   std::unique_ptr<routing::PlacementPolicy> prefill;
   routing::PrefillBalancer* balancer = nullptr;
   if (options.prefill_policy == "default") {

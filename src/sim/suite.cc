@@ -88,6 +88,7 @@ constexpr Variant kVariants[] = {
     {"gateways-1", several<1>},
     {"gateways-4", several<4>},
     {"gateways-16", several<16>},
+    {"prefill-on-decode", [](Conditions& c) { c.cluster.prefill_on_decode = true; }, true},
     {"engine-caches", [](Conditions& c) { c.cluster.cache_scope = CacheScope::kEngine; }},
     {"slow-store", slow_store},
     {"slow-store-spread",
@@ -103,9 +104,9 @@ struct Yardstick {
 };
 
 Result<Yardstick> yardstick(const Profile& profile, const evaluate::Trace& trace,
-                            const SuiteOptions& options) {
+                            const SuiteOptions& options, const ClusterOptions& cluster) {
   const LoadPlan& plan = options.plan;
-  ClusterOptions named = options.base;
+  ClusterOptions named = cluster;
   named.warmup = plan.warmup;
   named.seed = plan.seed;
   const std::string key = "bound, " + run_key(profile, named, plan.duration, plan.tolerance);
@@ -114,8 +115,11 @@ Result<Yardstick> yardstick(const Profile& profile, const evaluate::Trace& trace
       if (const auto n = parse_numbers(*known); n.size() == 4)
         return Yardstick{n[0], {n[1], n[2], n[3]}};
   Yardstick y;
-  TRY(y.bound_copies, bound_of(profile, trace, plan, {.slo = options.base.slo}));
-  y.benchmark = offline_benchmark(profile, trace, plan, options.base.slo, y.bound_copies);
+  TRY(y.bound_copies,
+      bound_of(profile, trace, plan,
+               {.slo = cluster.slo, .prefill_on_decode_ranks = cluster.prefill_on_decode}));
+  y.benchmark = offline_benchmark(profile, trace, plan, cluster.slo, y.bound_copies,
+                                  cluster.prefill_on_decode);
   if (plan.memory)
     plan.memory.keep(key, print_numbers({y.bound_copies, y.benchmark.copies,
                                          y.benchmark.prefill_copies, y.benchmark.decode_copies}));
@@ -181,7 +185,7 @@ Status measure_variant(const Profile& profile, const evaluate::Trace& trace,
   double expected = first == nullptr ? 0 : first->copies;
   if (variant.other_bound) {
     expected /= std::max(against.bound_copies, 1e-9);
-    TRY(against, yardstick(conditions.profile, trace, options));
+    TRY(against, yardstick(conditions.profile, trace, options, conditions.cluster));
     expected *= against.bound_copies;
   }
   return judge(conditions.profile, trace, options, conditions.cluster, against, expected, result);
@@ -298,7 +302,7 @@ Result<SuiteResult> run_balance_suite(const Profile& profile, const evaluate::Tr
   const LoadPlan sweep = shorter(options.plan);
   result.seconds = routing::to_seconds(options.plan.duration - options.plan.warmup);
   result.sweep_seconds = routing::to_seconds(sweep.duration - sweep.warmup);
-  TRY(const Yardstick against, yardstick(profile, trace, options));
+  TRY(const Yardstick against, yardstick(profile, trace, options, options.base));
   result.bound_copies = against.bound_copies;
   result.benchmark = against.benchmark;
   const auto arrivals = arrivals_of(trace, options.plan, result.bound_copies);

@@ -246,7 +246,11 @@ std::string clean_utf8(std::string_view text, std::size_t bytes_max) {
 void encode(const EngineRequest& request, wire::Submit& submit) {
   submit.set_request_id(request.id.value);
   submit.set_model(request.model);
-  if (request.prompt) submit.set_prompt(request.prompt->data(), request.prompt->size() * kIdBytes);
+  if (request.prompt) {
+    // set_prompt() would copy it twice.
+    submit.mutable_prompt()->assign(reinterpret_cast<const char*>(request.prompt->data()),
+                                    request.prompt->size() * kIdBytes);
+  }
   encode(request.sampling, *submit.mutable_sampling());
   submit.mutable_emitted()->Add(request.emitted.begin(), request.emitted.end());
   submit.set_cache_scope(clean_utf8(request.cache.scope, kErrorTextMax));

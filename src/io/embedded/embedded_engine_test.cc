@@ -33,7 +33,7 @@ const std::string kSecret(64, '7');
 // Turns of conversations a seed in the long test; PENSTOCK_CACHE_ROUNDS for more.
 int rounds() {
   const char* const given = std::getenv("PENSTOCK_CACHE_ROUNDS");
-  return given == nullptr ? penstock::rounds(25) : std::max(1, std::atoi(given));
+  return given == nullptr ? (kSanitized ? 10 : 25) : std::max(1, std::atoi(given));
 }
 
 enum class WithDisk : std::uint8_t { kNo, kYes };
@@ -260,8 +260,8 @@ TEST_CASE("conversations that hit the cache give the answers of cold ones") {
     second.settle();
     from_disk += number_in(daemon.stat(folder.path()), "hit_blocks_disk");
   }
-  CHECK(cached > 10000);
-  CHECK(from_disk > 20);  // how many depends on how busy the machine is
+  CHECK(cached > 400 * static_cast<std::uint64_t>(rounds()));
+  if (rounds() >= 25) CHECK(from_disk > 20);  // how many depends on how busy the machine is
 }
 
 // That nothing of layer 1 is needed to compute layer 0 is engine_test's to show, where layers are
