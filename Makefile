@@ -10,7 +10,7 @@ DATA_DIR ?= build/data
 FUZZ_SECONDS ?= 600
 # Folders with threads in them or under them; the rest runs under ASan and UBSan only.
 TSAN_TESTS := base core_handoff core_prompt core_kvcache engine engine_kernels service_gateway service_handoff service_worker service_kvd io_control \
-  io_disk io_embedded io_http io_kv io_transport io_threads io_telemetry
+  io_disk io_embedded io_http io_kv io_posix_store io_transport io_threads io_telemetry io_usrbio io_zmq
 export CCACHE_DIR ?= $(CURDIR)/.cache/ccache
 # What ccache asks for before it keeps objects made with precompiled headers.
 export CCACHE_SLOPPINESS ?= pch_defines,time_macros
