@@ -334,8 +334,8 @@ TEST_CASE("a publisher of ours is followed as the engines' are: replays, losses,
   Rig rig;
   const auto wait = [&](const auto& condition) { rig.wait(nullptr, condition); };
   engine->publish(stored(1, prompt, 0, 5));
-  REQUIRE(rig.feed.add(
-      {kRank, "ours", engine->events_endpoint(), engine->replay_endpoint(), "kv@"}));
+  REQUIRE(
+      rig.feed.add({kRank, "ours", engine->events_endpoint(), engine->replay_endpoint(), "kv@"}));
   wait([&] { return rig.held(prompt) == 80; });
   // Until the subscription is there, what is published is lost, too; the next message shows it.
   wait([&] {

@@ -49,9 +49,9 @@ TEST_CASE("cache events: by position, names as numbers, as vLLM sent them first"
   const CacheEvents how{1.5, 1, false, ""};
   const auto one = cache.use(std::span(prompt).first(20), 7);
   REQUIRE(one.names.size() == 1);
-  CHECK(hex(*cache_events(how, prompt, one)) ==
-        std::string(kHead) + "9199" + text("BlockStored") + "91cf" + hex(one.names[0]) + "c0" +
-            ids(1) + "10c0" + text("GPU") + "c0c001");
+  CHECK(hex(*cache_events(how, prompt, one)) == std::string(kHead) + "9199" + text("BlockStored") +
+                                                    "91cf" + hex(one.names[0]) + "c0" + ids(1) +
+                                                    "10c0" + text("GPU") + "c0c001");
   // One block more follows the first.
   const auto two = cache.use(prompt, 7);
   CHECK(two.held == 1);
