@@ -151,7 +151,7 @@ class Server:
         log = self.log()
         shutil.rmtree(self.folder, ignore_errors=True)
         if kind is not None:
-            sys.stderr.write(log[-4000:])
+            sys.stderr.write(log[-16000:])
         elif code != 0:
             raise AssertionError(f"serve ended with {code}: {log}")
 

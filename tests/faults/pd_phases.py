@@ -146,7 +146,8 @@ class Rolling(Phase):
                 before = self.service.log().count(f"worker {name} ended with exit code 0")
                 self.service.signal(name, signal.SIGTERM)
                 pd_service.wait_until(lambda: self.service.pid(name) not in (None, pid), 120,
-                                      f"{name} to end and to be started again")
+                                      lambda: f"{name} to end and to be started again: {pid} is at "
+                                      f"{pd_service.threads_of(pid)}")
                 self.service.wait_whole()
                 ended = self.service.log().count(f"worker {name} ended with exit code 0")
                 assert ended == before + 1, f"{name} did not end with exit code 0 after SIGTERM"

@@ -24,6 +24,21 @@ REQUEST_TIMEOUT = 60
 COMMON = ["--request-timeout", f"{REQUEST_TIMEOUT}s", "--drain-timeout", "30s"]
 
 
+def threads_of(pid):
+    """What the threads of a process wait for, for messages."""
+    def told(path):
+        try:
+            with open(path) as file:
+                return file.read().strip()
+        except OSError:
+            return "?"
+    tasks = f"/proc/{pid}/task"
+    if not os.path.isdir(tasks):
+        return "no such process"
+    return [f"{told(f'{tasks}/{task}/comm')}: {told(f'{tasks}/{task}/wchan')} ({told(f'{tasks}/{task}/syscall')})"
+            for task in os.listdir(tasks)]
+
+
 def wait_until(condition, seconds, what):
     """Polls; `what` may be a function, for what is known at the end only."""
     end = time.monotonic() + seconds
