@@ -20,13 +20,13 @@ MissReason look_up_reason(MissReason reason) {
   return reason == MissReason::kTierOff ? reason : MissReason::kTooSlow;
 }
 
-StoreBuffer make_buffer(std::size_t bytes) {
+}  // namespace
+
+StoreBuffer ClusterTier::make_buffer(std::size_t bytes) {
   StoreBuffer buffer{std::make_shared_for_overwrite<std::byte[]>(bytes), {}};
   buffer.bytes = {buffer.owner.get(), bytes};
   return buffer;
 }
-
-}  // namespace
 
 // Where a chain's look-up has got to: extents from the far end on, then single blocks.
 struct ClusterTier::Chain {

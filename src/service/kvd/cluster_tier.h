@@ -167,6 +167,7 @@ class ClusterTier final : public BlockTier {
   // `slice`: the last it lives in.
   void remember(const BlockName& name, const std::shared_ptr<Object>& object,
                 std::uint32_t block_bytes, TimeSlice slice);
+  static StoreBuffer make_buffer(std::size_t bytes);
   // `done`, with which these blocks are known when they were written.
   Done knowing(std::span<const BlockInfo> blocks, Done done);
   Instant end_of(TimeSlice slice) const;

@@ -10,12 +10,6 @@ namespace {
 
 constexpr std::size_t kNotesMax = 8192;  // names of one manifest at a time
 
-StoreBuffer make_buffer(std::size_t bytes) {
-  StoreBuffer buffer{std::make_shared_for_overwrite<std::byte[]>(bytes), {}};
-  buffer.bytes = {buffer.owner.get(), bytes};
-  return buffer;
-}
-
 }  // namespace
 
 bool ClusterTier::may_write(std::uint64_t bytes) const {
