@@ -238,6 +238,8 @@ TEST_CASE("a store that hangs is misses with a reason, then nothing is asked, th
     b.f.tell(1, kv::Alive{});
     b.poll();
   }
+  REQUIRE(store.look_ups.back().size() == 2);  // the probe: both pools are to answer
+  CHECK(store.look_ups.back()[0].pool != store.look_ups.back()[1].pool);
   CHECK(b.acquire(5, kE).history.size() == kE);
 }
 
