@@ -409,8 +409,17 @@ TEST_CASE("a store that is not connected yet is no failing one, and is there as 
   }
   store.verdict = MissReason::kTierOff;
   Host b(store);
+  b.f.connect(20, "gateway");
+  b.f.tell(20, kv::Subscribe{});
+  // What the gateway was told last.
+  const auto cluster_is_off = [&] {
+    return b.f.sessions[20].events.back().tiers_off == 1U << std::to_underlying(KvTier::kCluster);
+  };
+  b.f.work();
+  CHECK(!cluster_is_off());  // nobody has asked the store
   for (int i = 0; i < 10; ++i)
     CHECK(b.acquire(5, kE).missing == MissReason::kTierOff);
+  CHECK(cluster_is_off());
   CHECK(!b.stat("cluster", "in_service").as_bool());
   CHECK(b.stat("cluster", "breaker_openings").to_number<int>() == 0);
   b.store_chain(6, kE);                        // waits for it
@@ -426,6 +435,7 @@ TEST_CASE("a store that is not connected yet is no failing one, and is there as 
     b.poll();
   }
   CHECK(b.stat("cluster", "in_service").as_bool());
+  CHECK(!cluster_is_off());
   CHECK(b.acquire(5, kE).history.size() == kE);
   b.write_out();
   CHECK(store.objects.contains(ClusterTier::extent_object(history(6, kE - 1), kE)));
