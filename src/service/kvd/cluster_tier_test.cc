@@ -243,6 +243,19 @@ TEST_CASE("a store that hangs is misses with a reason, then nothing is asked, th
   CHECK(b.acquire(5, kE).history.size() == kE);
 }
 
+TEST_CASE("what left memory is missed for the store's silence, not for having left") {
+  testing::MemoryStore store;
+  Host a(store, kE + 16);
+  a.store_chain(5, kE);
+  a.write_out();
+  a.store_chain(6, kE);  // in place of it
+  a.write_out();
+  store.hangs = true;
+  CHECK(a.acquire(5, kE).missing == MissReason::kTooSlow);
+  store.hangs = false;
+  CHECK(a.acquire(5, kE).history.size() == kE);
+}
+
 TEST_CASE(
     "a store that hangs in the middle of a load: the lease ends, what is computed is stored") {
   testing::MemoryStore store;
