@@ -301,16 +301,21 @@ def test_conversations(folder):
 
 def test_events(folder):
     """Prompts go where engines say that they are, in either encoding; losses and restarts are noticed."""
+    for kind in ("vllm", "sglang"):
+        events_of(kind, os.path.join(folder, kind))
+
+
+def events_of(kind, folder):
     def start(port=0, endpoints=None, **more):
         at = endpoints or {"events": ["tcp://127.0.0.1:*"], "replay": ["tcp://127.0.0.1:*"]}
-        engine = emulate("vllm", f"kv-events={at['events'][0]}", f"kv-replay={at['replay'][0]}",
-                         *(f"{k.replace('_', '-')}={v}" for k, v in more.items()), port=port)
+        engine = emulate(kind, f"kv-events={at['events'][0]}", f"kv-replay={at['replay'][0]}",
+                         *(f"{k.replace('_', '-')}={int(v)}" for k, v in more.items()), port=port)
         engine.kv = json.loads(ask(engine.port, "GET", "/emulate/stats")[1])["kv_endpoints"]
         return engine
 
-    engines = [start(), start(old_forms=1)]
-    gateway = serve(os.path.join(folder, "events"), *(
-        f"vllm=http://127.0.0.1:{e.port},kv-events={e.kv['events'][0]},kv-replay={e.kv['replay'][0]}"
+    engines = [start(), start(old_forms=kind == "vllm")]
+    gateway = serve(folder, *(
+        f"{kind}=http://127.0.0.1:{e.port},kv-events={e.kv['events'][0]},kv-replay={e.kv['replay'][0]}"
         for e in engines))
 
     def body(word):
@@ -357,7 +362,7 @@ def test_events(folder):
         engines[0].stop(signal.SIGKILL)
         engines[0] = start(port=engines[0].port, endpoints=engines[0].kv)
         cached(engines[0].port, "risen")
-        wait_metric('penstock_engine_kv_event_purges{engine="vllm-0"', 1)
+        wait_metric(f'penstock_engine_kv_event_purges{{engine="{kind}-0"', 1)
         until = time.monotonic() + 10  # until a probe has found it again
         while cached(gateway.port, "risen") == 0:
             assert time.monotonic() < until
