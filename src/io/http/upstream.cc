@@ -241,7 +241,8 @@ class Call final : public UpstreamCall {
       sending_ = true;
       auto head = co_await read_head(deadline);
       const bool stale = !head && reused && in_.empty() && link_->ended() && !cancelled_;
-      answered_ = head.has_value();
+      // A server that closes may have read it, and died of it.
+      was_sent_ = was_sent_ || head.has_value() || link_->all_sent();
       if (!stale) co_return head;
       sending_ = false;
       ++pool_->counters.stale;
@@ -264,7 +265,7 @@ class Call final : public UpstreamCall {
     }
   }
 
-  bool sent() const override { return answered_ || (link_ && sending_ && link_->all_sent()); }
+  bool sent() const override { return was_sent_ || (link_ && sending_ && link_->all_sent()); }
 
   void cancel() override {
     // What is awaited ends inside these calls, and this object may go with it.
@@ -411,7 +412,7 @@ class Call final : public UpstreamCall {
   bool done_ = false;
   bool cancelled_ = false;
   bool sending_ = false;   // link_ has the request
-  bool answered_ = false;  // with a head
+  bool was_sent_ = false;  // as a whole, on this link or another
 };
 
 }  // namespace

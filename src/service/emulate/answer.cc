@@ -185,8 +185,9 @@ void Emulator::Answer::use_cache() {
   cached_tokens_ =
       std::max(cached_tokens_, std::min(used.held * BlockCache::kBlockTokens, prompt_tokens_));
   if (!emulator_.publish_) return;
-  auto payload =
-      cache_events({emulator_.unix_seconds_(), rank_, !options.old_forms, salt}, prompt_ids_, used);
+  auto payload = cache_events(
+      {emulator_.unix_seconds_(), rank_, !options.old_forms && !options.old_events, salt},
+      prompt_ids_, used);
   if (payload) emulator_.publish_(rank_, std::move(*payload), options.faults.lose_events);
 }
 

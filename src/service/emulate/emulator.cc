@@ -96,11 +96,11 @@ Status set_option(EmulatorOptions& o, std::string_view text) {
       return fail(kInvalidArgument, "connector: there are nixl, mooncake (of vLLM)");
     return o.mooncake = value == "mooncake", Status();
   }
-  constexpr std::array kNumbers = {"ranks"sv,           "tokens"sv,           "first-token-ms"sv,
-                                   "token-ms"sv,        "lease-ms"sv,         "cache-tokens"sv,
-                                   "old-forms"sv,       "fault-status"sv,     "fault-delay-ms"sv,
-                                   "fault-cut-after"sv, "fault-every"sv,      "peer-wait-ms"sv,
-                                   "ignore-close"sv,    "fault-lose-events"sv};
+  constexpr std::array kNumbers = {"ranks"sv,          "tokens"sv,          "first-token-ms"sv,
+                                   "token-ms"sv,       "lease-ms"sv,        "cache-tokens"sv,
+                                   "old-forms"sv,      "old-events"sv,      "fault-status"sv,
+                                   "fault-delay-ms"sv, "fault-cut-after"sv, "fault-every"sv,
+                                   "peer-wait-ms"sv,   "ignore-close"sv,    "fault-lose-events"sv};
   if (std::ranges::find(kNumbers, name) == kNumbers.end())
     return fail(
         kInvalidArgument,
@@ -119,6 +119,7 @@ Status set_option(EmulatorOptions& o, std::string_view text) {
   if (name == "peer-wait-ms") o.peer_wait = time;
   if (name == "ignore-close") o.ignore_close = number != 0;
   if (name == "cache-tokens") o.cache_tokens = static_cast<std::size_t>(number);
+  if (name == "old-events") o.old_events = number != 0;
   if (name == "old-forms") o.old_forms = number != 0;
   if (name == "fault-status") o.faults.status = static_cast<int>(std::min(count, 599U));
   if (name == "fault-delay-ms") o.faults.delay = time;

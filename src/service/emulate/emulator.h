@@ -74,6 +74,7 @@ struct EmulatorOptions {
   std::size_t cache_tokens = std::size_t{1} << 18;  // of each rank's prefix cache
   std::string mode = "null";  // SGLang's disaggregation mode: null, prefill, decode
   bool old_forms = false;     // load reports as older versions give them
+  bool old_events = false;    // KV events as arrays, by position; with old_forms in any case
   bool mooncake = false;      // vLLM's connector, instead of NIXL
   // A request whose client has gone goes on until POST /abort_request names its rid (SGLang).
   bool ignore_close = false;
