@@ -165,7 +165,10 @@ Chunk responses_chunk(const SseEvent& event) {
     chunk.mark = type;
     return chunk;
   }
-  if (!type.starts_with("response.") || !value_at(event.data, {"output_index"}))
+  // Annotations come several at a place; what engines' own tools do is not compared.
+  const bool once = type.ends_with(".added") || type.ends_with(".done");
+  if (!type.starts_with("response.") || type.contains(".annotation.") ||
+      (!once && !type.ends_with(".delta")) || !value_at(event.data, {"output_index"}))
     return std::nullopt;
   const std::string at =
       fmt::format("{} {} {} {}", type, place(event.data, "output_index"),

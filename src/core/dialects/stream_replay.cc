@@ -98,7 +98,9 @@ bool StreamReplay::begin_again() {
     began_ = began_ || chunk->choice;
     finished_ = finished_ || chunk->finishes;
     if (!chunk->text.empty()) text_[chunk->channel] += chunk->text;
-    if (!chunk->mark.empty()) marks_.insert(chunk->mark);
+    // One that came twice could not be told from one that is new.
+    if (!chunk->mark.empty() && !marks_.insert(chunk->mark).second && chunk->named.empty())
+      good = false;
   });
   return whole && good;
 }
@@ -175,7 +177,9 @@ StreamReplay::Says StreamReplay::event(const SseEvent& event, std::string& out) 
     if (left.substr(0, known) != text.substr(0, known)) return Says::kDiffers;
     found += known;
   }
-  const bool mark_known = marks_.contains(chunk->mark);
+  // Engines may name a call in each of its pieces.
+  const bool mark_known = marks_.contains(chunk->mark) &&
+                          (!chunk->named.empty() || !found_marks_.contains(chunk->mark));
   if (mark_known) found_marks_.insert(chunk->mark);
   const bool is_known = known == text.size() && (chunk->mark.empty() || mark_known);
   if (!caught_up()) return says(is_known && !chunk->finishes && !chunk->last);

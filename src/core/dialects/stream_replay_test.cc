@@ -305,6 +305,18 @@ TEST_CASE("replay: Responses: items keep their ids, events go on counting") {
   }
 }
 
+TEST_CASE("replay: what may come several times is not taken for what was sent") {
+  const std::string delta = named("message_delta", R"(,"usage":{"output_tokens":4})");
+  CHECK(after(delta, delta + delta + named("message_stop", ""), WireApi::kMessages) ==
+        delta + named("message_stop", ""));
+  CHECK(after(delta + delta, delta, WireApi::kMessages) == "CAN'T");
+  const std::string note =
+      named("response.output_text.annotation.added", R"(,"output_index":0,"annotation":{})");
+  CHECK(after(note, note, WireApi::kResponses) == "CAN'T");
+  CHECK(after(named("response.web_search_call.searching", R"(,"output_index":0)"), "",
+              WireApi::kResponses) == "CAN'T");
+}
+
 TEST_CASE("replay: what can't be found again") {
   CHECK(after(role("a") + delta("a", R"({"tool_calls":[{"index":0},{"index":1}]})"), "") ==
         "CAN'T");
