@@ -39,13 +39,16 @@ from nano.bpe import Tokenizer
 MODELS = Path(__file__).resolve().parent.parent / "models" / "nano"
 WARM_UP_STEPS, HIGH, FALL, START_DECAY, FINAL_LR = 100, 0.40, 0.50, 0.28, 0.02
 MEAN_FROM = 0.85        # the exported weights are the mean of those saved from here on
+FINISH_RATE = 0.2       # of both rates: where training on from a checkpoint begins
 MUON_LR, ADAM_LR = 0.02, 3e-3
 
 
-def learning_rate(number, progress):
+def learning_rate(number, progress, finish):
     """Warm-up over the first steps of an optimiser, constant for HIGH of the time, then at START_DECAY, from FALL
-    on linearly down: the factor on both rates."""
+    on linearly down: the factor on both rates. `finish`: linearly down from FINISH_RATE all the way."""
     warm = min(1.0, (number + 1) / WARM_UP_STEPS)
+    if finish:
+        return warm * (FINAL_LR + (FINISH_RATE - FINAL_LR) * max(0.0, 1 - progress))
     if progress < HIGH:
         return warm
     return warm * (FINAL_LR + (START_DECAY - FINAL_LR) * min(1.0, max(0.0, 1 - progress) / (1 - FALL)))
@@ -84,9 +87,10 @@ class Shared:
 
 
 def work(rank, net, muon, adam, shared, tokenizer, rng, command, batch):
-    """One step of one worker. command: (step number, progress, rate factor)."""
+    """One step of one worker. command: (step number, progress, rate factor, .., .., finishing)."""
     number, progress, factor = int(command[0]), command[1], command[2]
-    data = batches.step(rng, tokenizer, batches.stage(progress), number, batch // shared.workers)
+    stage = batches.FINISH if command[5] else batches.stage(progress)
+    data = batches.step(rng, tokenizer, stage, number, batch // shared.workers)
     ids, positions, groups, wanted, targets, weights = data
     loss = model_.cross_entropy(net(ids, positions, groups, wanted), targets, weights)
     loss.backward()
@@ -150,7 +154,7 @@ def train(args):
     start.build(net, tokenizer, torch.Generator().manual_seed(args.seed))
     optimizers = [optimizer.build(net, rank, args.threads) for rank in range(args.threads)]
     mean, means = {}, 0
-    state = {"step": 0, "first_step": 0, "tokens": 0, "seconds": 0.0, "skipped": 0.0, "curve": []}
+    state = {"step": 0, "first_step": 0, "tokens": 0, "seconds": 0.0, "skipped": 0.0, "finish": 0, "curve": []}
     if args.resume:
         saved = torch.load(args.out / "state.pt")
         state = saved["state"]
@@ -163,8 +167,8 @@ def train(args):
     elif args.checkpoint:
         net.import_tensors(start.deepen(export.load_folder(args.checkpoint)[1], model_.CONFIG["num_hidden_layers"]))
         log = json.loads((args.checkpoint / "training_log.json").read_text(encoding="utf-8"))
-        state.update(step=log["steps"], first_step=log["steps"], tokens=log["tokens"], curve=log["curve"], seconds=HIGH * 60 * args.minutes)
-        state["skipped"] = state["seconds"] - 60 * log["minutes"]      # part of the schedule that was not trained
+        state.update(step=log["steps"], first_step=log["steps"], tokens=log["tokens"], curve=log["curve"], finish=1)
+        state["skipped"] = -60 * log["minutes"]      # trained before this schedule began
     shared = Shared(net, args.threads)
     context = torch.multiprocessing.get_context("fork")
     rng = random.Random(f"{args.seed}/{state['step']}/0")
@@ -178,8 +182,8 @@ def train(args):
     losses, window = [], (state["seconds"], state["tokens"])
 
     def order(**fields):
-        keys = ("step", "progress", "factor", "save", "stop")
-        shared.command[:5] = torch.tensor([float(fields.get(k, 0)) for k in keys], dtype=torch.float64)
+        keys = ("step", "progress", "factor", "save", "stop", "finish")
+        shared.command[:6] = torch.tensor([float(fields.get(k, 0)) for k in keys], dtype=torch.float64)
         shared.barrier.wait()
 
     def save():
@@ -199,8 +203,8 @@ def train(args):
     while state["seconds"] < total:
         began = time.monotonic()
         progress = state["seconds"] / total
-        factor = learning_rate(state["step"] - state["first_step"], progress)
-        order(step=state["step"], progress=progress, factor=factor)
+        factor = learning_rate(state["step"] - state["first_step"], progress, state["finish"])
+        order(step=state["step"], progress=progress, factor=factor, finish=state["finish"])
         tokens = work(0, net, *optimizers[0], shared, tokenizer, rng, shared.command.tolist(), args.batch)
         losses.append(float((shared.losses * shared.weights).sum() / shared.weights.sum()))
         state["step"] += 1
@@ -240,8 +244,8 @@ def main():
     p.add_argument("--out", type=Path, required=True, help="folder of state.pt, outside the repository")
     p.add_argument("--minutes", type=float, default=100, help="training time of the whole schedule")
     p.add_argument("--resume", action="store_true", help="continue from state.pt in --out")
-    p.add_argument("--checkpoint", type=Path, help="start from an exported folder, at the point of the schedule where "
-                   "the rate begins to fall (60 %% of --minutes are left); without it, from nothing")
+    p.add_argument("--checkpoint", type=Path, help="train on from an exported folder for --minutes, at a low and "
+                   "falling rate on the finishing mix; without it, from nothing")
     p.add_argument("--threads", type=int, default=2, help="worker processes of one thread each")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--batch", type=int, default=3072, help="tokens of short conversations a step")

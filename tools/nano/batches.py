@@ -24,6 +24,10 @@ class Stage:
     prompt: float     # share of prompt tokens whose loss counts: it teaches much at first, later it is mostly noise
 
 
+# Training on from a checkpoint.
+FINISH = Stage(mix.FINISH, 0.5, (1, 8), 0.3, 0.08, 0.02, 0.4, 2, (2000, 4150), 0.0)
+
+
 def stage(progress):
     if progress < 0.06:
         return Stage(mix.START, 0.0, (1, 4), 0.0, 0.0, 0.0, 0.0, 0, (0, 0), 0.1)
