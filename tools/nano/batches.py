@@ -25,7 +25,7 @@ class Stage:
 
 
 # Training on from a checkpoint.
-FINISH = Stage(mix.FINISH, 0.5, (1, 8), 0.3, 0.08, 0.02, 0.4, 2, (2000, 4150), 0.0)
+FINISH = Stage(mix.FINISH, 0.5, (1, 8), 0.5, 0.08, 0.02, 0.4, 2, (2000, 4150), 0.0)
 
 
 def stage(progress):

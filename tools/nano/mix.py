@@ -16,7 +16,7 @@ FINAL = {"recall": 24, "copy": 13, "memory": 7, "add": 16, "sort": 13, "count": 
          "json": 8, "tool": 4, "greet": 2}
 LAST = {"recall": 25, "not_told": 9, "memory": 8, "add": 10, "sort": 24, "count": 6, "copy": 20, "json": 9,
         "greet": 2, "tool": 6}
-FINISH = {"recall": 36, "not_told": 16, "memory": 6, "add": 6, "sort": 14, "count": 4, "copy": 14, "json": 7,
+FINISH = {"recall": 36, "not_told": 18, "memory": 6, "add": 6, "sort": 20, "count": 4, "copy": 15, "json": 7,
           "greet": 1, "tool": 6}
 
 
