@@ -17,7 +17,7 @@ export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 # Tests never reach for a core of somebody else's spinning thread.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help run build test test-sdks test-clients unit asan tsan test-ceph fuzz faults bench layers tidy format format-check docs clean
+.PHONY: help run build test test-build test-sdks test-clients unit asan asan-build tsan tsan-build test-ceph fuzz faults bench layers tidy format format-check docs clean
 
 help:
 	@sed -n '2,3p' Makefile | cut -c2-; echo; \
@@ -38,24 +38,28 @@ build:
 test: unit
 	tools/tokenizer_reference/run_parity.sh
 
-unit:
+test-build:
 	tools/install_packages.sh test
 	tools/build.sh release
+
+unit: test-build
 	ctest --preset release
 
-asan:
+asan-build:
 	tools/install_packages.sh test
-	tools/build.sh asan unit_tests
+	tools/build.sh asan unit_tests fuzzers
+
+asan: asan-build
 	ctest --preset asan --label-regex unit
 
-tsan:
+tsan-build:
 	tools/install_packages.sh test
 	tools/build.sh tsan $(TSAN_TESTS:%=%_test)
+
+tsan: tsan-build
 	ctest --preset tsan --tests-regex '^($(shell tr ' ' '|' <<<'$(TSAN_TESTS)'))$$'
 
-fuzz:
-	tools/install_packages.sh test
-	tools/build.sh asan fuzzers
+fuzz: asan-build
 	tools/fuzz.sh $(FUZZ_SECONDS)
 
 # The long forms; `make test` runs the short ones.
