@@ -22,7 +22,7 @@ export OMP_WAIT_POLICY := passive
 help:
 	@sed -n '2,3p' Makefile | cut -c2-; echo; \
 	echo "  make test-clients   SDKs and agents (npm)      make tidy      clang-tidy"; \
-	echo "  make test-ceph      the cluster tier's store on a real Ceph (Debian's), ten minutes"; \
+	echo "  make test-ceph      the cluster tier on a real Ceph (Debian's), 15 minutes at most"; \
 	echo "  make bench          all benches as JSON       make fuzz      fuzzers, FUZZ_SECONDS=$(FUZZ_SECONDS) each"; \
 	echo "  make asan | tsan    unit tests, sanitized     make format    clang-format in place"; \
 	echo "  make layers         include rules             make docs      generated documents"; \
@@ -73,7 +73,7 @@ faults:
 	tests/faults/pd_faults.py --binary build/release/penstock --worker-binary build/release/tests/faults/pd_worker \
 	  --minutes $(MINUTES)
 
-# The cluster tier's store on a real Ceph, brought up for it: about twelve minutes, 2.5 GB of memory.
+# The cluster tier on a real Ceph, brought up for it: 15 minutes at most, 4 GB of memory.
 test-ceph:
 	tools/install_packages.sh ceph
 	tools/build.sh release penstock store_load io_rados_test
