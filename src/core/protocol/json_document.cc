@@ -28,37 +28,19 @@ std::uint32_t hex4(std::string_view s) {
 
 // Writes what the escape after the backslash at `i` stands for, and moves `i` behind it.
 char* decode_escape(std::string_view raw, std::size_t& i, char* out) {
-  const char c = raw[i + 1];
+  const char one = simple_escape(raw[i + 1]);
   i += 2;
-  switch (c) {
-    case 'b':
-      *out = '\b';
-      break;
-    case 'f':
-      *out = '\f';
-      break;
-    case 'n':
-      *out = '\n';
-      break;
-    case 'r':
-      *out = '\r';
-      break;
-    case 't':
-      *out = '\t';
-      break;
-    case 'u': {
-      std::uint32_t code = hex4(raw.substr(i));
-      i += 4;
-      if (code >= 0xD800 && code < 0xDC00) {
-        code = 0x10000 + ((code - 0xD800) << 10U) + (hex4(raw.substr(i + 2)) - 0xDC00);
-        i += 6;
-      }
-      return put_utf8(code, out);
-    }
-    default:
-      *out = c;  // " \ /
+  if (one != 0) {
+    *out = one;
+    return out + 1;
   }
-  return out + 1;
+  std::uint32_t code = hex4(raw.substr(i));
+  i += 4;
+  if (code >= 0xD800 && code < 0xDC00) {
+    code = 0x10000 + ((code - 0xD800) << 10U) + (hex4(raw.substr(i + 2)) - 0xDC00);
+    i += 6;
+  }
+  return put_utf8(code, out);
 }
 
 // Decoded text is never ahead of `raw`: a step of it, of which a part may count, fits in as many

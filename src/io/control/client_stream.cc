@@ -38,8 +38,8 @@ ClientStream::~ClientStream() {
   connector_.join();
 }
 
-Status ClientStream::send(wire::Submit submit) {
-  const std::size_t bytes = submit.ByteSizeLong() + 16;
+Status ClientStream::send(wire::Submit submit, TokenIds prompt) {
+  const std::size_t bytes = submit_bytes(submit, prompt);
   if (bytes > kMessageBytesMax - 1024) {
     return fail(ErrorCode::kPayloadTooLarge,
                 fmt::format("the request takes {} bytes on the wire, more than {}", bytes,
@@ -52,7 +52,7 @@ Status ClientStream::send(wire::Submit submit) {
                 fmt::format("{} bytes wait to be sent to the worker; retry later", send_bytes_));
   }
   send_bytes_ += bytes;
-  submits_.push_back({std::move(submit), bytes});
+  submits_.push_back({std::move(submit), std::move(prompt), bytes});
   write();
   return {};
 }
@@ -136,11 +136,12 @@ void ClientStream::close() {
 bool ClientStream::build_frame() {
   if (submits_.empty() && cancels_.empty() && queries_.empty() && !frame_.has_hello()) return false;
   std::size_t bytes = 0;
+  begin_frame(bytes_);
   while (!submits_.empty() &&
          (bytes == 0 || bytes + submits_.front().bytes <= limits_.frame_bytes_max)) {
     bytes += submits_.front().bytes;
     send_bytes_ -= submits_.front().bytes;
-    *frame_.add_submits() = std::move(submits_.front().submit);
+    append_submit(submits_.front().submit, submits_.front().prompt, bytes_);
     submits_.pop_front();
   }
   // A cancel must not overtake its submit, so cancels wait until no submit does.
@@ -153,7 +154,8 @@ bool ClientStream::build_frame() {
     *frame_.add_expert_queries() = std::move(queries_.front());
     queries_.erase(queries_.begin());
   }
-  frame_of(frame_, bytes_);
+  frame_.AppendToString(&bytes_);
+  end_frame(bytes_);
   frame_.Clear();
   written_ = 0;
   return true;

@@ -49,7 +49,8 @@ class ClientStream {
   ClientStream(const ClientStream&) = delete;
   ClientStream& operator=(const ClientStream&) = delete;
 
-  Status send(wire::Submit submit);
+  // `prompt` is the submit's, which holds none itself.
+  Status send(wire::Submit submit, TokenIds prompt);
   void send_cancel(std::uint64_t request);
   // Fails like send().
   Status send_query(wire::ExpertQuery query);
@@ -82,6 +83,7 @@ class ClientStream {
   std::size_t written_ = 0;   // of bytes_
   struct Queued {
     wire::Submit submit;
+    TokenIds prompt;
     std::size_t bytes;
   };
   std::deque<Queued> submits_;

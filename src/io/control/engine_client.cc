@@ -311,8 +311,8 @@ Status StreamEngineClient::State::submit(WorkerId worker, EngineRequest request,
   }
   TRY_STATUS(link.checker.opened(request));
   wire::Submit submit;
-  encode(request, submit);
-  if (Status sent = link.stream->send(std::move(submit)); !sent) {
+  encode_without_prompt(request, submit);
+  if (Status sent = link.stream->send(std::move(submit), std::move(request.prompt)); !sent) {
     link.checker.withdrawn(id);
     return sent;
   }

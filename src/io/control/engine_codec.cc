@@ -9,6 +9,8 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
 
 namespace penstock::control {
 namespace {
@@ -196,6 +198,22 @@ Status check_values(const wire::Output& in, std::uint32_t vocab_size) {
   return {};
 }
 
+std::string_view prompt_bytes(const TokenIds& prompt) {
+  if (prompt == nullptr) return {};
+  return {reinterpret_cast<const char*>(prompt->data()), prompt->size() * kIdBytes};
+}
+
+// The tag of a field of bytes, and how many follow.
+void append_length(int field, std::size_t size, std::string& out) {
+  using google::protobuf::internal::WireFormatLite;
+  google::protobuf::uint8 bytes[10];
+  google::protobuf::uint8* end = google::protobuf::io::CodedOutputStream::WriteTagToArray(
+      WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED), bytes);
+  end = google::protobuf::io::CodedOutputStream::WriteVarint32ToArray(
+      static_cast<std::uint32_t>(size), end);
+  out.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(end - bytes));
+}
+
 Result<TokenIds> decode_prompt(std::string_view bytes) {
   if (bytes.size() % kIdBytes != 0) {
     return fail(ErrorCode::kInvalidArgument,
@@ -244,13 +262,28 @@ std::string clean_utf8(std::string_view text, std::size_t bytes_max) {
 }
 
 void encode(const EngineRequest& request, wire::Submit& submit) {
+  encode_without_prompt(request, submit);
+  submit.mutable_prompt()->assign(prompt_bytes(request.prompt));
+}
+
+std::size_t submit_bytes(const wire::Submit& submit, const TokenIds& prompt) {
+  constexpr std::size_t kTagsAndLengths = 16;
+  return submit.ByteSizeLong() + prompt_bytes(prompt).size() + kTagsAndLengths;
+}
+
+void append_submit(const wire::Submit& submit, const TokenIds& prompt, std::string& frame) {
+  const std::string_view ids = prompt_bytes(prompt);
+  std::string inside;  // of the message, up to the ids
+  submit.SerializeToString(&inside);
+  if (!ids.empty()) append_length(wire::Submit::kPromptFieldNumber, ids.size(), inside);
+  append_length(wire::GatewayFrame::kSubmitsFieldNumber, inside.size() + ids.size(), frame);
+  frame.append(inside);
+  frame.append(ids);
+}
+
+void encode_without_prompt(const EngineRequest& request, wire::Submit& submit) {
   submit.set_request_id(request.id.value);
   submit.set_model(request.model);
-  if (request.prompt) {
-    // set_prompt() would copy it twice.
-    submit.mutable_prompt()->assign(reinterpret_cast<const char*>(request.prompt->data()),
-                                    request.prompt->size() * kIdBytes);
-  }
   encode(request.sampling, *submit.mutable_sampling());
   submit.mutable_emitted()->Add(request.emitted.begin(), request.emitted.end());
   submit.set_cache_scope(clean_utf8(request.cache.scope, kErrorTextMax));

@@ -35,6 +35,13 @@ inline constexpr std::uint32_t kVocabMax = 1U << 24;
 inline constexpr std::uint32_t kContextMax = 1U << 28;
 
 void encode(const EngineRequest& request, wire::Submit& submit);
+// All but the prompt, which append_submit() writes.
+void encode_without_prompt(const EngineRequest& request, wire::Submit& submit);
+// Appends a Submit with that prompt to the bytes of a GatewayFrame, as protobuf would: an agent's
+// prompt of 140 KB is copied once, not twice. Precondition: `submit` has no prompt of its own.
+void append_submit(const wire::Submit& submit, const TokenIds& prompt, std::string& frame);
+// What append_submit() appends, at most.
+std::size_t submit_bytes(const wire::Submit& submit, const TokenIds& prompt);
 Result<EngineRequest> decode(const wire::Submit& submit);
 
 void encode(const WorkerDescription& worker, wire::WorkerHello& hello);

@@ -94,6 +94,18 @@ TEST_CASE("a request survives the wire") {
   CHECK(back->rank == 3);
   CHECK(back->constraint == r.constraint);
   CHECK(back->handoff == r.handoff);
+  // With the prompt written apart, the frame says the same; so it does without any.
+  wire::Submit apart;
+  encode_without_prompt(r, apart);
+  std::string bytes;
+  append_submit(apart, r.prompt, bytes);
+  CHECK(bytes.size() <= submit_bytes(apart, r.prompt));
+  append_submit(apart, nullptr, bytes);
+  wire::GatewayFrame frame;
+  REQUIRE(frame.ParseFromString(bytes));
+  REQUIRE(frame.submits_size() == 2);
+  CHECK(frame.submits(0).SerializeAsString() == submit.SerializeAsString());
+  CHECK(frame.submits(1).SerializeAsString() == apart.SerializeAsString());
   submit.mutable_handoff()->set_decode(false);  // a prefill leg with a source
   CHECK(decode(submit).error().field == "handoff");
   submit.mutable_handoff()->clear_source();

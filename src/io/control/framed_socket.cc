@@ -25,6 +25,8 @@ namespace {
 
 constexpr std::string_view kUnixPrefix = "unix:";
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+constexpr std::size_t kHeadBytes = 4;
+constexpr std::size_t kTrustedBytes = 4 * kReadBytes;  // room taken on a length's word alone
 constexpr int kPollMs = 100;
 constexpr int kBacklog = 128;
 
@@ -131,10 +133,11 @@ Result<FramedSocket::Read> FramedSocket::fill(std::size_t needed, Wait wait) {
   }
   while (buffer_.size() - begin_ < needed) {
     const std::size_t have = buffer_.size();
-    // A long frame grows the buffer as its bytes arrive, so a lying length reserves nothing.
+    // A long frame grows the buffer as its bytes arrive, so a lying length reserves little.
+    const std::size_t room = std::max(kReadBytes, buffer_.capacity() - have);
     ssize_t n = 0;
-    buffer_.resize_and_overwrite(have + kReadBytes, [&](char* bytes, std::size_t) {
-      n = ::recv(fd_.get(), bytes + have, kReadBytes, wait == Wait::kNo ? MSG_DONTWAIT : 0);
+    buffer_.resize_and_overwrite(have + room, [&](char* bytes, std::size_t) {
+      n = ::recv(fd_.get(), bytes + have, room, wait == Wait::kNo ? MSG_DONTWAIT : 0);
       return have + static_cast<std::size_t>(std::max<ssize_t>(n, 0));
     });
     if (n == 0) return Read::kEnd;
@@ -165,6 +168,8 @@ Result<FramedSocket::Read> FramedSocket::read(google::protobuf::MessageLite& mes
     return fail(ErrorCode::kDataLoss,
                 fmt::format("a frame of {} bytes, more than {}", size, kMessageBytesMax));
   }
+  // An agent's prompt comes in one read then, to where it stays.
+  if (sizeof head + size <= kTrustedBytes) buffer_.reserve(begin_ + sizeof head + size);
   TRY(const Read whole, fill(sizeof head + size, wait));
   if (whole != Read::kFrame) return whole;
   if (!message.ParseFromArray(buffer_.data() + begin_ + sizeof head, static_cast<int>(size))) {
@@ -174,7 +179,8 @@ Result<FramedSocket::Read> FramedSocket::read(google::protobuf::MessageLite& mes
   if (begin_ == buffer_.size()) {
     buffer_.clear();
     begin_ = 0;
-    if (buffer_.capacity() > 4 * kReadBytes) buffer_.shrink_to_fit();  // after a long frame
+    if (buffer_.capacity() > kTrustedBytes + kReadBytes)
+      buffer_.shrink_to_fit();  // after a long frame
   }
   return Read::kFrame;
 }
@@ -214,11 +220,19 @@ void FramedSocket::shutdown_write() {
 }
 
 void frame_of(const google::protobuf::MessageLite& message, std::string& out) {
-  const auto size = static_cast<std::uint32_t>(message.ByteSizeLong());
-  out.clear();
-  for (int shift = 0; shift < 32; shift += 8)
-    out.push_back(static_cast<char>(size >> shift));
+  begin_frame(out);
   message.AppendToString(&out);
+  end_frame(out);
+}
+
+void begin_frame(std::string& out) {
+  out.assign(kHeadBytes, '\0');
+}
+
+void end_frame(std::string& out) {
+  const std::size_t size = out.size() - kHeadBytes;
+  for (std::size_t i = 0; i < kHeadBytes; ++i)
+    out[i] = static_cast<char>(size >> (8 * i));
 }
 
 Result<Listener> Listener::open(const std::string& address) {

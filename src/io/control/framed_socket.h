@@ -60,6 +60,9 @@ class FramedSocket {
   std::size_t begin_ = 0;  // of buffer_ that is not consumed yet
 };
 
+// Makes `out` the beginning of a frame, to which a message is appended, and completes it.
+void begin_frame(std::string& out);
+void end_frame(std::string& out);
 // Replaces `out` by the frame of `message`.
 void frame_of(const google::protobuf::MessageLite& message, std::string& out);
 
