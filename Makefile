@@ -17,12 +17,12 @@ export CCACHE_SLOPPINESS ?= pch_defines,time_macros
 # Tests never reach for a core of somebody else's spinning thread.
 export OMP_WAIT_POLICY := passive
 
-.PHONY: help run build test test-sdks test-clients unit asan tsan test-ceph fuzz faults bench layers tidy format format-check docs clean
+.PHONY: help run build test test-build test-sdks test-clients unit asan asan-build tsan tsan-build test-ceph fuzz faults bench layers tidy format format-check docs clean
 
 help:
 	@sed -n '2,3p' Makefile | cut -c2-; echo; \
 	echo "  make test-clients   SDKs and agents (npm)      make tidy      clang-tidy"; \
-	echo "  make test-ceph      the cluster tier's store on a real Ceph (Debian's), ten minutes"; \
+	echo "  make test-ceph      the cluster tier on a real Ceph (Debian's), 15 minutes at most"; \
 	echo "  make bench          all benches as JSON       make fuzz      fuzzers, FUZZ_SECONDS=$(FUZZ_SECONDS) each"; \
 	echo "  make asan | tsan    unit tests, sanitized     make format    clang-format in place"; \
 	echo "  make layers         include rules             make docs      generated documents"; \
@@ -38,24 +38,28 @@ build:
 test: unit
 	tools/tokenizer_reference/run_parity.sh
 
-unit:
+test-build:
 	tools/install_packages.sh test
 	tools/build.sh release
+
+unit: test-build
 	ctest --preset release
 
-asan:
+asan-build:
 	tools/install_packages.sh test
-	tools/build.sh asan unit_tests
+	tools/build.sh asan unit_tests fuzzers
+
+asan: asan-build
 	ctest --preset asan --label-regex unit
 
-tsan:
+tsan-build:
 	tools/install_packages.sh test
 	tools/build.sh tsan $(TSAN_TESTS:%=%_test)
+
+tsan: tsan-build
 	ctest --preset tsan --tests-regex '^($(shell tr ' ' '|' <<<'$(TSAN_TESTS)'))$$'
 
-fuzz:
-	tools/install_packages.sh test
-	tools/build.sh asan fuzzers
+fuzz: asan-build
 	tools/fuzz.sh $(FUZZ_SECONDS)
 
 # The long forms; `make test` runs the short ones.
@@ -69,7 +73,7 @@ faults:
 	tests/faults/pd_faults.py --binary build/release/penstock --worker-binary build/release/tests/faults/pd_worker \
 	  --minutes $(MINUTES)
 
-# The cluster tier's store on a real Ceph, brought up for it: about twelve minutes, 2.5 GB of memory.
+# The cluster tier on a real Ceph, brought up for it: 15 minutes at most, 4 GB of memory.
 test-ceph:
 	tools/install_packages.sh ceph
 	tools/build.sh release penstock store_load io_rados_test

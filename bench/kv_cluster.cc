@@ -71,6 +71,7 @@ ClusterTierOptions tier_options() {
   // The rate is measured, not what an overloaded store does with deadlines.
   options.fetch_limit = options.write_limit = std::chrono::minutes(1);
   options.positive_life = std::chrono::minutes(10);
+  options.puts_max = kDepth;
   return options;
 }
 
@@ -161,14 +162,13 @@ Status timed_out() {
 }
 
 Status write_all(ClusterTier& tier, const std::vector<Chain>& chains) {
-  std::size_t in_flight = 0;
+  std::size_t in_flight = 0;  // noted or being written; at most kDepth are being written
   MissReason failed = MissReason::kNone;
   for (const Chain& chain : chains) {
     const auto payloads = chain.payloads();
     const auto bytes = kvcache::extent_bytes(chain.extent(0));
     for (std::size_t i = 0; i < kExtentsPerChain; ++i) {
-      if (!pump(tier, [&] { return in_flight < kDepth && tier.may_write(bytes); }))
-        return timed_out();
+      if (!pump(tier, [&] { return tier.may_write(bytes); })) return timed_out();
       ++in_flight;
       tier.write_extent(chain.extent(i), payloads, [&](MissReason reason) {
         --in_flight;
@@ -191,10 +191,17 @@ Status read_all(ClusterTier& tier, const std::vector<Chain>& chains) {
     free.push_back(i);
   std::uint64_t read = 0;
   MissReason failed = MissReason::kNone;
-  for (const Chain& chain : chains) {
-    bool known = false;
-    tier.look_up({chain.keys, {}, 0, layout()}, tier_now(), [&](MissReason) { known = true; });
-    if (!pump(tier, [&] { return known; })) return timed_out();
+  // The next prompt is looked up while this one is read: they come one after the other.
+  std::size_t asked = 0, known = 0;
+  const auto ask = [&] {
+    if (asked == chains.size()) return;
+    tier.look_up({chains[asked++].keys, {}, 0, layout()}, tier_now(), [&](MissReason) { ++known; });
+  };
+  ask();
+  for (std::size_t at = 0; at < chains.size(); ++at) {
+    const Chain& chain = chains[at];
+    if (!pump(tier, [&] { return known > at; })) return timed_out();
+    ask();
     for (std::size_t i = 0; i < kExtentsPerChain; ++i) {
       if (!pump(tier, [&] { return !free.empty(); })) return timed_out();
       const std::size_t slot = free.back();
@@ -451,7 +458,7 @@ Status measure(const std::string& text, Baseline& baseline, const Options& optio
                std::vector<Figure>& figures) {
   TRY(const auto store, options.open_store(text));
   TRY_STATUS(wait_connected(*store));
-  const std::size_t objects = (options.quick ? 1U : 4U) * kExtentsPerChain;
+  const std::size_t objects = (options.quick ? 2U : 4U) * kExtentsPerChain;
   const double megabytes = static_cast<double>(objects * kExtentBlocks * kBlockBytes) / 1e6;
   Rates write;
   Rates read;

@@ -133,7 +133,6 @@ auth allow insecure global id reclaim = false
 run dir = $folder/run
 log file = $folder/\$name.log
 pid file = $folder/\$name.pid
-admin socket = $folder/run/\$name.asok
 crash dir = $folder/crash
 ms bind msgr2 = false
 osd pool default size = 3
@@ -153,12 +152,16 @@ osd pool default read lease ratio = 0.34
 mon osd adjust heartbeat grace = false
 mon osd adjust down out interval = false
 mon osd down out interval = 3600
+# Not for clients, several of which have one name.
 [mon]
+admin socket = $folder/run/\$name.asok
 mon data = $folder/mon
 [mgr]
+admin socket = $folder/run/\$name.asok
 mgr data = $folder/mgr
 public addr = $address
 [osd]
+admin socket = $folder/run/\$name.asok
 public addr = $address
 cluster addr = $address
 osd objectstore = bluestore

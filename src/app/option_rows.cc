@@ -110,10 +110,12 @@ constexpr std::array kTable = {
         "Change a deadline or limit of the handoff of KV; repeatable",
         "Names, defaults and what they do: docs/protocol/handoff.md, \"Deadlines and limits\"; "
         "as in reader.whole=60s or owner.handoffs_max=200."},
-    OptionInfo{"stall-time", "engine.stall_time", &O::stall_time,
-               commands(kServe, kWorker, kDoctor, kConfig), "TIME", "60s", 1e9, kHour, "", kPlain,
-               "A worker whose engine takes longer for one step ends, and is started again",
-               "Its requests go on elsewhere. Far above the longest step of a busy machine."},
+    OptionInfo{
+        "stall-time", "engine.stall_time", &O::stall_time,
+        commands(kServe, kWorker, kDoctor, kConfig), "TIME", "60s", 1e9, kHour, "", kPlain,
+        "A worker whose engine takes longer for one step ends, and is started again",
+        "Its requests go on elsewhere. Far above the longest step of a busy machine. A worker "
+        "that was told to stop has as long to end after its last answer."},
     OptionInfo{"local-prefill-time", "gateway.local_prefill_time", &O::local_prefill_max,
                kGatewaySide, "TIME", "20ms", 0, kHour, "", kPlain,
                "A prompt predicted to take no longer may be computed by the decode worker",

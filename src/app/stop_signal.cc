@@ -1,9 +1,21 @@
 #include "app/stop_signal.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "app/values.h"
+#include "base/result.h"
+#include "io/telemetry/log.h"
 
 namespace penstock {
 namespace {
@@ -14,6 +26,22 @@ sigset_t stop_signals() {
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
   return set;
+}
+
+// "name in kernel function (system call and arguments)" of each thread of this process.
+std::string threads_now() {
+  std::string out;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    const auto first_line = [&task](const char* of) {
+      std::string line;
+      std::getline(std::ifstream(task.path() / of), line);
+      return line;
+    };
+    out += fmt::format("{}{} in {} ({})", out.empty() ? "" : "; ", first_line("comm"),
+                       first_line("wchan"), first_line("syscall"));
+  }
+  return out;
 }
 
 }  // namespace
@@ -42,6 +70,16 @@ bool wait_until(const std::function<bool()>& done, Duration limit) {
     if (sigtimedwait(&set, nullptr, &step) > 0) return false;
   }
   return true;
+}
+
+void end_within(Duration limit) {
+  std::thread([limit] {
+    std::this_thread::sleep_for(limit);
+    ::alarm(2);  // the log may be what is stuck
+    log_error("still there {} after everything was answered; ending at once. Threads: {}",
+              format_duration(limit), threads_now());
+    std::_Exit(error_info(ErrorCode::kInternal).exit_code);
+  }).detach();
 }
 
 }  // namespace penstock

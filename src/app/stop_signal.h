@@ -17,5 +17,9 @@ void wait_for_stop_signal(const std::function<void()>& every_second = {});
 // Waits until `done` says so (asked every 20 ms), at most `limit`; false on time-out or another
 // signal.
 bool wait_until(const std::function<bool()>& done, Duration limit);
+// For a process that was told to stop and has nothing left to answer: if it is still there after
+// `limit`, it says which threads are and what each waits for, and ends with an error. Whoever
+// started it is not left with one that neither works nor goes.
+void end_within(Duration limit);
 
 }  // namespace penstock

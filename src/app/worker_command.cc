@@ -196,6 +196,7 @@ Result<int> serve_engines(const Options& options, const WrapTransport& wrap) {
   const bool finished = wait_until([&empty] { return empty.load(); }, options.drain_timeout);
   if (plane) wait_until([&plane] { return plane->idle(); }, kReadersGrace);
   if (!finished) log_warning("stopping with requests still running");
+  end_within(options.stall_time);
   server->stop();
   if (plane) plane->detach_engines();
   plane.reset();

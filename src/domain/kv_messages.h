@@ -182,13 +182,16 @@ struct Event {
   MissReason reason = MissReason::kNone;
 };
 // Events first, first + 1, ... A snapshot replaces everything known before: its events are all
-// "stored" and count as having come before `first`; it may take several messages.
+// "stored" and count as having come before `first`; it may take several messages. Each message says
+// which tiers are out of service from then on: what is held there can't be loaded, but is not gone.
+// A message that says no more than that has no events.
 struct Events {
   std::uint64_t epoch = 0;
   std::uint64_t first = 0;
   bool snapshot = false;
   bool snapshot_end = false;
   std::vector<Event> events;
+  std::uint8_t tiers_off = 0;  // bit t: KvTier t
 };
 
 struct AdminAnswer {

@@ -51,6 +51,9 @@ class UpstreamCall {
   virtual Task<Result<UpstreamHead>> head(Instant deadline) = 0;
   // The next bytes of the body as they come; empty at its end.
   virtual Task<Result<std::string>> read(Instant deadline) = 0;
+  // The whole request has gone out, be it on a connection that closed then; not: the server can't
+  // have understood it.
+  virtual bool sent() const = 0;
   // Ends it: what is awaited and all later awaits fail with kCancelled.
   virtual void cancel() = 0;
 };

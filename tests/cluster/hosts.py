@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import NamedTuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
@@ -153,6 +154,11 @@ class Host(e2e.Server):
     def wait_connected(self):
         e2e.wait_for(lambda: self.cluster()["in_service"] and self.cluster()["state"] == "ok", "the store to be connected")
 
+    def missed(self, request):
+        """Why not all of a request was loaded, as explain tells it."""
+        acquires = json.loads(self.kv("explain", request, "--json"))["acquires"]
+        return acquires[0]["ended_by"] if acquires else "not recorded"
+
     def kill(self):
         """SIGKILL of all its processes, at once; its memory and its disk are gone."""
         for pid in [self.process.pid, *(pid for role in ("kvd", "worker", "gateway") for pid in self.children(role))]:
@@ -177,12 +183,20 @@ def whole_blocks(answer):
     return (answer[1] - 1) // 64 * 64
 
 
+class Asked(NamedTuple):
+    """A prompt that was answered like its reference."""
+    end: float
+    took: float
+    share: float  # of its blocks that were hits
+    request: str
+
+
 class Witness:
     """Asks a host for the same prompts over and over, and compares each answer with the reference."""
 
     def __init__(self, host, references):
         self.host, self.references = host, references
-        self.asked = []  # (when it ended, seconds, share of its blocks that were hits)
+        self.asked = []
         self.error = None
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self.run)
@@ -193,34 +207,44 @@ class Witness:
             while not self.ended.is_set():
                 for text, reference in self.references:
                     begin = time.monotonic()
-                    answer, cached, _ = self.host.ask(text)
+                    answer, cached, request = self.host.ask(text)
                     check(answer == reference, f"another answer than the reference: {answer[0]}")
                     end = time.monotonic()
-                    self.asked.append((end, end - begin, cached / whole_blocks(reference)))
+                    self.asked.append(Asked(end, end - begin, cached / whole_blocks(reference), request))
                     if self.ended.is_set():
                         return
         except Exception as error:  # pylint: disable=broad-except
-            self.error = error
+            if not self.ended.is_set():
+                self.error = error
+
+    def check(self):
+        check(self.error is None, f"the witness failed: {self.error}")
 
     def end(self):
         self.ended.set()
         self.thread.join(120)
         check(not self.thread.is_alive(), "a request hangs")
-        if self.error:
-            raise Failed(f"the witness failed: {self.error}")
+        self.check()
 
     def since(self, begin):
-        return [one for one in self.asked if one[0] - one[1] >= begin]
+        """Those asked after `begin`."""
+        return [one for one in list(self.asked) if one.end - one.took >= begin]
+
+    def wait(self, what, seconds, good):
+        until = time.monotonic() + seconds
+        while not good():
+            self.check()
+            check(time.monotonic() < until, f"{what}: not within {seconds:.0f} s")
+            time.sleep(0.1)
 
     def wait_hit(self, begin, seconds):
-        """Waits for a prompt asked after `begin` of which all was a hit; seconds until it was asked."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.error:
-            for end, took, share in self.since(begin):
-                if share == 1:
-                    return end - took - begin
-            time.sleep(0.1)
-        raise Failed(f"no prompt is a whole hit {seconds} s later: {self.error or self.since(begin)[-5:]}")
+        """Waits for a prompt asked after `begin` of which all was a hit."""
+        self.wait("a whole hit", max(begin - time.monotonic(), 0) + seconds,
+                  lambda: any(one.share == 1 for one in self.since(begin)))
+
+    def wait_round(self, begin, seconds):
+        """Waits until each prompt was asked after `begin`."""
+        self.wait("a round of all prompts", seconds, lambda: len(self.since(begin)) >= len(self.references))
 
 
 def from_cluster(host, request):

@@ -9,11 +9,13 @@
 // and writes N new ones a second beside it when asked. Every 100 ms a line of JSON goes to stdout:
 // {"t": monotonic seconds, "hits", "bytes", "wrong", "misses": {reason: n}, "put", "not_put":
 // {reason: n}, "late_ms": most that an answer came after its deadline, "stranded", "state"}, counts
-// of that interval. Exit status 1: a wrong byte, or an answer later than its deadline by a second.
+// of that interval. SIGTERM ends it early. Exit status 1: a wrong byte, or an answer later than its
+// deadline by a second.
 #include <poll.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -62,6 +64,8 @@ void fill(std::span<std::byte> bytes, std::uint64_t extent) {
   }
 }
 
+volatile std::sig_atomic_t told_to_end = 0;
+
 std::string name_of(std::uint64_t extent) {
   return fmt::format("load-{}", extent);
 }
@@ -93,6 +97,7 @@ class Load {
       new_allowance = std::min(new_allowance + passed * options_.new_rate, 4.0);
       more = options_.reading ? Seconds(at - begin).count() < options_.seconds
                               : next_ < options_.extents;
+      more = more && told_to_end == 0;
       while (more && may_start() && (options_.rate == 0 || allowance >= 1)) {
         allowance -= 1;
         options_.reading ? read() : write(options_.first + next_++);
@@ -270,6 +275,7 @@ bool parse(int argc, char** argv, LoadOptions& options) {
 int main(int argc, char** argv) {
   using namespace penstock;  // NOLINT
   LoadOptions options;
+  (void)std::signal(SIGTERM, [](int) { told_to_end = 1; });
   if (!parse(argc, argv, options)) {
     fmt::print(stderr, "usage: store_load write|read --conf CEPH_CONF [...]; see store_load.cc\n");
     return 64;

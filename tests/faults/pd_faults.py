@@ -94,6 +94,8 @@ class Run:
                 allowed = STARVED_ERRORS
             assert load.errors <= allowed * asked, \
                 f"{load.errors} of {asked} requests failed, more than {allowed:.0%}"
+            stuck = [line for line in service.log().splitlines() if "after everything was answered" in line]
+            assert not stuck, f"a worker did not end by itself: {stuck[0]}"
             failed = False
         finally:
             if failed:

@@ -81,6 +81,7 @@ class FakeUpstream final : public Upstream {
     }
     Task<Result<UpstreamHead>> head(Instant) override {
       if (answer_.connects > Duration::zero()) co_await Sleep(server_.clock_, answer_.connects);
+      if (cancelled_) co_return fail(ErrorCode::kCancelled, "the call was cancelled");
       if (server_.clock_.now() >= send_by_) {
         done_ = true;
         co_return fail(ErrorCode::kConflict, "too late");
@@ -89,6 +90,7 @@ class FakeUpstream final : public Upstream {
         done_ = true;
         co_return fail(*answer_.refused, "nobody answers");
       }
+      sent_ = true;
       UpstreamHead head{answer_.status, answer_.headers};
       head.headers.push_back({"Content-Type", answer_.content_type});
       co_return head;
@@ -112,6 +114,7 @@ class FakeUpstream final : public Upstream {
       if (answer_.end == End::kCut) co_return fail(ErrorCode::kDataLoss, "it closed in mid-answer");
       co_return std::string();
     }
+    bool sent() const override { return sent_; }
     void cancel() override {
       cancelled_ = true;
       if (const auto wake = wake_) wake->set(true);
@@ -124,6 +127,7 @@ class FakeUpstream final : public Upstream {
     std::size_t next_ = 0;
     std::shared_ptr<OneShot<bool>> wake_;
     bool cancelled_ = false;
+    bool sent_ = false;
     bool done_ = false;
   };
 

@@ -29,10 +29,14 @@ class MemoryStore final : public BlockStore {
   std::vector<std::vector<StoreName>> look_ups;
   std::vector<StoreName> gets;
   std::uint64_t removes = 0;
+  std::vector<std::size_t> notings;  // names of each write of a manifest
+  std::size_t puts_under_way = 0, puts_under_way_max = 0;
   StoreUse used{.bytes_used = 0, .bytes_total = std::uint64_t{1} << 40};
 
   void put(StorePut put) override {
+    puts_under_way_max = std::max(puts_under_way_max, ++puts_under_way);
     later(put.deadline, [this, put](MissReason reason) {
+      --puts_under_way;
       if (reason == MissReason::kNone) {
         Object& object = objects[put.name];
         object.bytes.assign(put.payload.bytes.begin(), put.payload.bytes.end());
@@ -92,6 +96,7 @@ class MemoryStore final : public BlockStore {
   }
   void add_to_manifest(ManifestId id, std::vector<StoreName> names, Instant deadline,
                        Done done) override {
+    notings.push_back(names.size());
     later(deadline, [this, id, names, done](MissReason reason) {
       if (reason == MissReason::kNone)
         manifests[id].insert(manifests[id].end(), names.begin(), names.end());

@@ -104,6 +104,8 @@ bool splits(PdProtocol protocol, WireApi api) {
 }
 
 std::string_view render_path(const Dialect& dialect, WireApi api) {
+  if (dialect.kind == EngineKind::kSglang)
+    return api == kChat || api == kCompletion ? path_of(kTokenize) : "";
   if (dialect.kind != EngineKind::kVllm) return {};
   if (api == kChat) return "/v1/chat/completions/render";
   return api == kCompletion ? "/v1/completions/render" : "";

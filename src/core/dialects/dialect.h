@@ -56,7 +56,8 @@ bool pins_rank(const Dialect& dialect, WireApi api);
 // whole to the decode engine, which computes the prompt itself.
 bool splits(PdProtocol protocol, WireApi api);
 // The route that turns such a request into the token ids the engine would compute, from the same
-// body; empty when there is none.
+// body: vLLM's render routes, SGLang's /tokenize, which takes messages in its newer versions and
+// passes over what else a chat has. Empty when there is none.
 std::string_view render_path(const Dialect& dialect, WireApi api);
 
 }  // namespace penstock::dialects

@@ -28,6 +28,7 @@ PdRun::Actions PdRun::prefill_done(Instant now, bool has_params,
   if (over() || !std::exchange(prefill_runs_, false)) return {};
   if (state_ == State::kBoth) {
     state_ = State::kDecode;
+    held_ = has_params && !took_;
     deadline_ = first_token_ ? Instant::max() : now + limits_.first_token_max;
     return {};
   }
@@ -36,6 +37,7 @@ PdRun::Actions PdRun::prefill_done(Instant now, bool has_params,
     const Duration lease = std::min(limits_.lease, expires_in.value_or(limits_.lease));
     usable_until_ = now + lease - limits_.margin;
   }
+  held_ = has_params;
   return send_decode(now);
 }
 
@@ -49,6 +51,7 @@ PdRun::Actions PdRun::send_decode(Instant now) {
   deadline_ = now + limits_.first_token_max;
   if (params_usable(now)) return {kSendDecode};
   usable_until_.reset();
+  held_ = false;  // the lease ends before anybody could release them
   return {kSendDecodePlain};
 }
 
@@ -70,18 +73,26 @@ PdRun::Actions PdRun::prefill_failed(Instant now, bool may_retry) {
   return end(State::kFailed, "the prefill engine failed");
 }
 
+PdRun::Actions PdRun::decode_took(Instant) {
+  if (over() || !decode_runs_) return {};
+  took_ = true;
+  held_ = false;
+  return {};
+}
+
 PdRun::Actions PdRun::decode_first_token(Instant) {
   if (over() || !decode_runs_) return {};
-  first_token_ = true;
+  first_token_ = took_ = true;
   // It has fetched the blocks: there is nothing left that could run out.
   usable_until_.reset();
+  held_ = false;
   if (!prefill_runs_) deadline_ = Instant::max();
   return {};
 }
 
 PdRun::Actions PdRun::decode_done(Instant) {
   if (over() || !std::exchange(decode_runs_, false)) return {};
-  usable_until_.reset();
+  held_ = false;
   return end(State::kDone, "");
 }
 
@@ -104,10 +115,8 @@ PdRun::Actions PdRun::deadline(Instant now) {
 PdRun::Actions PdRun::end(State state, const char* why) {
   Actions actions;
   if (std::exchange(prefill_runs_, false)) actions.push_back(kCancelPrefill);
-  // A decode engine that is cut after it knows the request frees the blocks itself.
-  const bool stranded = usable_until_.has_value() && !decode_runs_;
   if (std::exchange(decode_runs_, false)) actions.push_back(kCancelDecode);
-  if (stranded) actions.push_back(kRelease);
+  if (std::exchange(held_, false)) actions.push_back(kRelease);
   usable_until_.reset();
   state_ = state;
   deadline_ = Instant::max();

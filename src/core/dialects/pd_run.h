@@ -8,8 +8,10 @@
 // five minutes. Decode is never sent with params whose lease is over, by our clock or the engine's,
 // less a margin; then, and when a reply names no blocks, the prompt is computed again by the decode
 // engine (plain). Params belong to one prefill: they go when it is tried again. In a final state no
-// leg runs. Blocks that nobody will fetch are released: the decode engine is sent the request and
-// then cut, which tells the prefill engine that it may free them.
+// leg runs. Blocks that were computed and that surely no decode engine has heard of are released:
+// one fetches them for a token that nobody reads, which frees them. One that may have heard of them
+// is left alone: what is fetched twice is read after it was freed, and would stay in the decode
+// engine's cache under the prompt's name.
 // Units: Instant. Errors: failure() says which leg and why. Concurrency: one request each; pure.
 // Source: facts/engines.md 4.2, 4.7, section 5 (vllm#52234, aws-do-eks#84, llm-d#1138, sglang#9726,
 // aibrix#2289), rules 4 and 5.
@@ -39,7 +41,7 @@ enum class PdAction : std::uint8_t {
   kSendDecodePlain,  // nothing to fetch: it computes the prompt itself
   kCancelPrefill,
   kCancelDecode,
-  kRelease,  // let a decode engine fetch nothing and free the prefill's blocks
+  kRelease,  // let a decode engine fetch the prefill's blocks, so that they are freed
   kFinish,   // the answer is complete
   kFail,     // answer with an error
 };
@@ -52,8 +54,8 @@ class PdRun {
   PdRun(PdProtocol protocol, PdLimits limits) : protocol_(protocol), limits_(limits) {}
 
   Actions begin(Instant now);
-  // The prefill leg answered. `has_params`: with blocks to fetch; `expires_in`: what is left of
-  // their lease by the engine's clock, when it said.
+  // The prefill leg answered. `has_params`: with blocks that wait to be fetched; `expires_in`: what
+  // is left of their lease by the engine's clock, when it said.
   Actions prefill_done(Instant now, bool has_params, std::optional<Duration> expires_in);
   Actions prefill_failed(Instant now, bool may_retry);
   bool params_usable(Instant now) const;
@@ -61,6 +63,9 @@ class PdRun {
   Instant params_usable_until() const { return usable_until_.value_or(Instant::max()); }
   // The params ran out before decode was sent.
   Actions params_expired(Instant now);
+  // The decode engine has the whole request and did not refuse it at once: the blocks are its
+  // affair, whatever becomes of it.
+  Actions decode_took(Instant now);
   Actions decode_first_token(Instant now);
   Actions decode_done(Instant now);
   Actions decode_failed(Instant now);
@@ -84,6 +89,8 @@ class PdRun {
   State state_ = State::kNew;
   bool prefill_runs_ = false;
   bool decode_runs_ = false;
+  bool took_ = false;  // the decode engine
+  bool held_ = false;  // blocks of the prefill wait, and nobody has heard of them
   bool first_token_ = false;
   std::uint32_t prefills_ = 0;
   std::optional<Instant> usable_until_;  // of the params; nothing: there are none

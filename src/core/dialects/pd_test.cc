@@ -154,6 +154,35 @@ TEST_CASE("PdRun: concurrent, a leg that fails cancels the other at once") {
   CHECK(quick.decode_done(now) == PdRun::Actions{kCancelPrefill, kFinish});
 }
 
+TEST_CASE("PdRun: blocks that no decode engine has heard of are released, others never") {
+  Instant now{1s};
+  for (const PdProtocol protocol : {PdProtocol::kSerial, PdProtocol::kConcurrent}) {
+    for (const bool blocks : {false, true}) {
+      for (const bool took : {false, true}) {
+        const bool released = blocks && !took;
+        const auto expect = [&](auto end, PdRun::Actions rest) {
+          PdRun run(protocol, {});
+          run.begin(now);
+          run.prefill_done(now, blocks, 30s);
+          if (took) run.decode_took(now);
+          const auto actions = end(run);
+          if (released) rest.insert(rest.end() - 1, kRelease);
+          CHECK(actions == rest);
+        };
+        expect([&](PdRun& run) { return run.decode_failed(now); }, {kFail});
+        expect([&](PdRun& run) { return run.client_gone(now); }, {kCancelDecode, kFail});
+        expect([&](PdRun& run) { return run.deadline(now + 6min); }, {kCancelDecode, kFail});
+      }
+    }
+  }
+  // Taken before the prefill's answer came.
+  PdRun quick(PdProtocol::kConcurrent, {});
+  quick.begin(now);
+  quick.decode_took(now);
+  quick.prefill_done(now, true, std::nullopt);
+  CHECK(quick.decode_failed(now) == PdRun::Actions{kFail});
+}
+
 TEST_CASE("PdRun: whatever happens in whatever order, no leg is left and no old params are sent") {
   using Step = PdRun::Actions (*)(PdRun&, Instant);
   const std::vector<Step> steps = {
@@ -161,6 +190,7 @@ TEST_CASE("PdRun: whatever happens in whatever order, no leg is left and no old 
       [](PdRun& r, Instant t) { return r.prefill_done(t, false, std::nullopt); },
       [](PdRun& r, Instant t) { return r.prefill_failed(t, true); },
       [](PdRun& r, Instant t) { return r.params_expired(t); },
+      [](PdRun& r, Instant t) { return r.decode_took(t); },
       [](PdRun& r, Instant t) { return r.decode_first_token(t); },
       [](PdRun& r, Instant t) { return r.decode_done(t); },
       [](PdRun& r, Instant t) { return r.decode_failed(t); },
@@ -180,12 +210,19 @@ TEST_CASE("PdRun: whatever happens in whatever order, no leg is left and no old 
         int decodes = 0;
         int ends = 0;
         bool good = true;
+        bool computed = false;  // blocks, which no decode engine has
+        bool decode_has = false;
         const auto apply = [&](const PdRun::Actions& actions) {
           for (const PdAction action : actions) {
             if (action == kSendPrefill) ++prefills;
             if (action == kSendDecode || action == kSendDecodePlain) ++decodes;
             if (action == kSendDecode && protocol == PdProtocol::kSerial)
               good = good && run.params_usable(now);
+            if (action == kSendDecodePlain) computed = false;
+            if (action == kRelease) {
+              good = good && computed && !decode_has;
+              computed = false;
+            }
             if (action == kCancelPrefill) --prefills;
             if (action == kCancelDecode) --decodes;
             if (action == kFinish || action == kFail) ++ends;
@@ -195,11 +232,18 @@ TEST_CASE("PdRun: whatever happens in whatever order, no leg is left and no old 
         for (std::size_t i = 0, rest = sequence; i < kDepth; ++i, rest /= steps.size()) {
           const bool was_over = run.over();
           now += pace;
-          const auto actions = steps[rest % steps.size()](run, now);
+          const std::size_t step = rest % steps.size();
+          const bool decodes_now = run.decode_runs();
+          const bool prefills_now = run.prefill_runs();
+          const auto actions = steps[step](run, now);
+          if (step == 0 && prefills_now) computed = true;
+          if ((step == 4 || step == 5 || step == 6) && decodes_now) decode_has = true;
           good = good && (!was_over || actions.empty());
           apply(actions);
         }
         apply(run.client_gone(now));
+        // What was computed for nobody was released.
+        good = good && (!computed || decode_has);
         good = good && run.over() && ends == 1 && !run.prefill_runs() && !run.decode_runs() &&
                run.next_deadline() == Instant::max();
         CHECK_MESSAGE(good, "protocol ", static_cast<int>(protocol), " sequence ", sequence);

@@ -2,13 +2,16 @@
 //
 // A request that is greedy or has a seed gives the same text once more. When its engine dies in
 // mid-stream, another one is asked the same; what it says again is compared with what the client
-// has, and left out; what comes after goes on, with the id that the client knows. The two streams
+// has, and left out; what comes after goes on, with the ids that the client knows. The two streams
 // need not be cut alike: an event that holds both is shortened. A text that differs is found out,
 // and nothing of it passes.
 //
+// What is compared (stream_chunk.h): the text of each channel byte by byte, so tool calls by the
+// JSON text of their arguments, and the marks between. Until all that was sent has been found again
+// nothing passes. Responses number their events: those that pass go on counting.
+//
 // Invariants: what the client gets, all in all, is one stream that an engine could have sent. Of
-// choices there is one, of text content, reasoning and completions; tool calls are not compared, so
-// a stream that has them is not found again. Errors: none; what can't be told is not resumed.
+// choices there is one. Errors: none; what can't be told is not resumed.
 // Cost: a copy of the stream, kBytesMax at most; nothing is parsed before it breaks off.
 // Concurrency: one answer each. Source: docs/engines.md.
 #pragma once
@@ -16,7 +19,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,8 +37,10 @@ class StreamReplay {
   static constexpr std::size_t kBytesMax = std::size_t{1} << 20;
 
   // Whether this request's stream can be found again: the keys it looks at are to be controlled.
+  // Not where the engine would run tools of its own, as that may do something twice.
   static bool repeats(const JsonBody& body, WireApi api);
-  static constexpr std::array<std::string_view, 4> kKeys = {"temperature", "seed", "n", "best_of"};
+  static constexpr std::array<std::string_view, 6> kKeys = {
+      "temperature", "seed", "n", "best_of", "tools", "sampling_params"};
 
   explicit StreamReplay(WireApi api) : api_(api) {}
 
@@ -48,26 +55,30 @@ class StreamReplay {
   Says event(const SseEvent& event, std::string& out);
 
  private:
-  struct Chunk;
-  static std::optional<Chunk> read(const SseEvent& event, WireApi api);
   struct Part {
     std::string_view of;  // the event's bytes
     std::string with;
   };
   bool caught_up() const;
-  bool pass(std::string_view raw, std::vector<Part> parts, std::string& out);
+  void learn_names(const SseEvent& event);
+  void rename(std::string_view data, std::vector<Part>& parts) const;
+  bool pass(const SseEvent& event, std::vector<Part> parts, std::string& out);
 
-  static constexpr std::size_t kFields = 3;  // content or text, and the two names of reasoning
   WireApi api_;
   std::string log_;
   bool too_long_ = false;
   // Of what was sent.
-  std::array<std::string, kFields> text_;
-  std::string id_;  // as JSON
+  std::map<std::string, std::string, std::less<>> text_;  // by channel
+  std::set<std::string, std::less<>> marks_;
+  std::map<std::string, std::string, std::less<>> names_;  // as JSON, by what they name
+  std::optional<std::int64_t> next_number_;                // of Responses' next event
+  std::string created_at_;                                 // of the response, as JSON
   bool began_ = false;
   bool finished_ = false;
   // How far it was found again.
-  std::array<std::size_t, kFields> found_{};
+  std::map<std::string, std::size_t, std::less<>> found_;
+  std::set<std::string, std::less<>> found_marks_;
+  std::map<std::string, std::string, std::less<>> renamed_;  // the other engine's names to ours
 };
 
 }  // namespace penstock::dialects

@@ -42,6 +42,16 @@ std::uint64_t tag_of(const BlockKey& key) {
   return tag;
 }
 
+// Bits of a holder in tiers other than these (a bit each, by KvTier).
+std::uint8_t bits_without(std::uint8_t tiers) {
+  unsigned bits = 0xFF;
+  for (std::size_t tier = 0; tier < kKvTiers; ++tier) {
+    const auto bit = bit_of(static_cast<KvTier>(tier));
+    if (bit && ((tiers >> tier) & 1U) != 0) bits &= ~((1U | 1U << kWindowShift) << *bit);
+  }
+  return static_cast<std::uint8_t>(bits);
+}
+
 // The hit of one host while match() scans; `held` is what it holds of block `depth`.
 void extend(HostMatch& match, std::uint32_t depth, std::uint8_t held) {
   const unsigned bits = held & kHistoryBits;
@@ -71,6 +81,7 @@ PrefixIndex::Feed PrefixIndex::apply(KvHostId host, const kv::Events& events) {
       forget(host);
       const HolderTable::Feed feed = table_.add_feed();
       feed_hosts_.resize(table_.feed_numbers());
+      feed_tiers_.resize(table_.feed_numbers());
       feed_hosts_[feed] = host;
       known = hosts_.emplace(host, Host{feed, events.epoch, events.first, true}).first;
     }
@@ -78,6 +89,7 @@ PrefixIndex::Feed PrefixIndex::apply(KvHostId host, const kv::Events& events) {
       if (event.stored) set(known->second.feed, event);
     }
     known->second.in_snapshot = !events.snapshot_end;
+    feed_tiers_[known->second.feed] = bits_without(events.tiers_off);
     return Feed::kApplied;
   }
   if (known == hosts_.end() || known->second.in_snapshot || known->second.epoch != events.epoch ||
@@ -90,6 +102,7 @@ PrefixIndex::Feed PrefixIndex::apply(KvHostId host, const kv::Events& events) {
   for (std::size_t i = state.next - events.first; i < events.events.size(); ++i)
     set(state.feed, events.events[i]);
   state.next = std::max(state.next, events.first + events.events.size());
+  feed_tiers_[state.feed] = bits_without(events.tiers_off);
   return Feed::kApplied;
 }
 
@@ -135,6 +148,7 @@ KvMatch PrefixIndex::match(std::span<const BlockKey> keys) const {
     const auto depth = static_cast<std::uint32_t>(i);
     std::uint8_t held = 0;
     table_.visit(tag_of(keys[i]), [&](Holder holder) {
+      holder.bits &= feed_tiers_[holder.feed];
       held |= holder.bits;
       if (depth == 0 && (holder.bits & kHistoryBits) != 0) {
         run_of[holder.feed] = static_cast<std::uint32_t>(result.hosts.size());

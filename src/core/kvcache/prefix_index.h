@@ -10,8 +10,8 @@
 // choose them), with a byte of tier bits a host. A forgotten host is gone at once.
 //
 // Invariants: what a host is matched with is what its daemon held at the last event taken, or the
-// part of a snapshot that has come. New blocks over `blocks_max` are not taken (counted): a shorter
-// match.
+// part of a snapshot that has come, without tiers that it says are out of service. New blocks over
+// `blocks_max` are not taken (counted): a shorter match.
 // Units and shapes: 30 to 37.5 bytes a block with up to five hosts in two groups (history, window)
 // and four tiers (device, host, disk, cluster).
 // Errors: none; a stream that makes no sense is kResubscribe. Concurrency: const functions may run
@@ -92,7 +92,8 @@ class PrefixIndex {
 
   HolderTable table_;
   std::unordered_map<KvHostId, Host> hosts_;
-  std::vector<KvHostId> feed_hosts_;  // by number
+  std::vector<KvHostId> feed_hosts_;      // by number
+  std::vector<std::uint8_t> feed_tiers_;  // by number: bits of a holder that are in service
 };
 
 }  // namespace penstock::kvcache

@@ -262,6 +262,43 @@ TEST_CASE("a match tells tiers apart, and what all hosts hold together") {
   CHECK(index.match({}).hosts.empty());
 }
 
+TEST_CASE("what a host has in a tier that is out of service is not matched until it is back") {
+  PrefixIndex index;
+  const KvHostId a(1);
+  const KvHostId b(2);
+  const std::vector chain = {key_of(0), key_of(1), key_of(2), key_of(3)};
+  const auto in_cluster = [&](std::size_t i, KvGroup group = KvGroup::kHistory) {
+    return event(chain[i], KvTier::kCluster, true, group);
+  };
+  const auto off = [](kv::Events events, KvTier tier) {
+    events.tiers_off = static_cast<std::uint8_t>(1U << std::to_underlying(tier));
+    return events;
+  };
+  const auto history = [&](std::size_t host) {
+    const auto match = index.match(chain);
+    return host < match.hosts.size() ? match.hosts[host].history : 0;
+  };
+  index.apply(a, snapshot(1, 1,
+                          {event(chain[0]), in_cluster(0), in_cluster(1), in_cluster(2),
+                           in_cluster(2, KvGroup::kWindow)}));
+  index.apply(b, snapshot(1, 1, {in_cluster(0), in_cluster(1)}));
+  CHECK(history(0) == 3);
+  index.apply(a, off(changes(1, 1, {}), KvTier::kCluster));
+  CHECK(history(0) == 1);  // of memory
+  CHECK(history(1) == 2);  // b's is in service
+  CHECK(index.match(chain).windows.empty());
+  index.apply(a, off(changes(1, 1, {in_cluster(3)}), KvTier::kCluster));
+  CHECK(history(0) == 1);
+  index.apply(a, changes(1, 2, {}));
+  CHECK(history(0) == 4);
+  CHECK(index.match(chain).hosts[0].windows == std::vector<std::uint32_t>{2});
+  // Nothing but the cluster: the host is no match at all meanwhile. A snapshot says it, too.
+  index.apply(b, off(snapshot(2, 1, {in_cluster(0)}), KvTier::kCluster));
+  CHECK(index.match(chain).hosts.size() == 1);
+  index.apply(b, off(changes(2, 1, {}), KvTier::kDisk));
+  CHECK(index.match(chain).hosts.size() == 2);
+}
+
 TEST_CASE("a host may come again any number of times") {
   PrefixIndex index;
   const KvHostId steady(1);

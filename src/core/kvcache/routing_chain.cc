@@ -8,8 +8,7 @@ namespace {
 static_assert(kRoutingUnit * sizeof(TokenId) == kHashUnitBytes);
 
 RoutingKey key_of(std::uint64_t hash) {
-  const RoutingKey key = hash & ~kKeySpareBits;
-  return key == 0 ? kKeySpareBits + 1 : key;
+  return link_without(kKeySpareBits, hash);
 }
 
 }  // namespace
@@ -22,6 +21,8 @@ void RoutingChain::extend(RoutingKey from, std::span<const TokenId> tokens,
                           std::span<const EngineKvMedia> media,
                           std::vector<RoutingKey>& out) const {
   out.resize(tokens.size() / kRoutingUnit);
+  if (media.empty())
+    return chain_units(tokens.data(), out.size(), {seed_, kKeySpareBits}, from, out.data());
   hash_units(tokens.data(), out.size(), seed_, out.data());
   for (std::size_t i = 0; i < out.size(); ++i) {
     std::uint64_t unit = out[i];

@@ -8,7 +8,7 @@
 // it. The seed is drawn when the process starts, so nobody can prepare one.
 //
 // Units and shapes: the low four bits of a key are 0 (EngineHoldings keeps tiers there), and no key
-// is 0. Cost: about 7 ns a unit. Concurrency: pure. Source: design.md section 2 (hashing).
+// is 0. Cost: about 5 ns a unit. Concurrency: pure. Source: design.md section 2 (hashing).
 #pragma once
 
 #include <cstdint>

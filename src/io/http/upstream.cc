@@ -57,7 +57,7 @@ class Link final : public StreamListener, public std::enable_shared_from_this<Li
   }
 
   bool open() const { return open_; }
-  bool sent() const { return !writing_ && open_; }
+  bool all_sent() const { return !writing_; }
   // The server ended the stream in order; not: it was reset, or closed by us.
   bool ended() const { return ended_; }
   auto pop(Instant deadline) { return input_.pop(deadline); }
@@ -238,9 +238,13 @@ class Call final : public UpstreamCall {
       in_.clear();
       link_->read();
       link_->send(request_head_, body_, own_body_);
+      sending_ = true;
       auto head = co_await read_head(deadline);
       const bool stale = !head && reused && in_.empty() && link_->ended() && !cancelled_;
+      // A server that closes may have read it, and died of it.
+      was_sent_ = was_sent_ || head.has_value() || link_->all_sent();
       if (!stale) co_return head;
+      sending_ = false;
       ++pool_->counters.stale;
     }
   }
@@ -260,6 +264,8 @@ class Call final : public UpstreamCall {
       link_.reset();
     }
   }
+
+  bool sent() const override { return was_sent_ || (link_ && sending_ && link_->all_sent()); }
 
   void cancel() override {
     // What is awaited ends inside these calls, and this object may go with it.
@@ -383,7 +389,7 @@ class Call final : public UpstreamCall {
   // The answer is complete: the connection may carry the next one.
   void finish() {
     auto link = std::exchange(link_, nullptr);
-    if (keep_alive_ && in_.empty() && link->sent()) {
+    if (keep_alive_ && in_.empty() && link->all_sent() && link->open()) {
       pool_->put(std::move(link));
     } else {
       link->close(CloseHow::kOrderly);
@@ -405,6 +411,8 @@ class Call final : public UpstreamCall {
   bool keep_alive_ = false;
   bool done_ = false;
   bool cancelled_ = false;
+  bool sending_ = false;   // link_ has the request
+  bool was_sent_ = false;  // as a whole, on this link or another
 };
 
 }  // namespace

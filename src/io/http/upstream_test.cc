@@ -108,6 +108,8 @@ UpstreamRequest request(std::string body = "END") {
 Task<void> fetch(Loop& loop, Upstream& upstream, std::string& out) {
   const auto call = upstream.call(request());
   const auto head = co_await call->head(loop.soon());
+  if (!head && head.error().code == ErrorCode::kUnavailable) CHECK_FALSE(call->sent());
+  if (head) CHECK(call->sent());
   if (!head) {
     out = "!" + std::string(error_info(head.error().code).name);
     co_return;
@@ -191,13 +193,16 @@ TEST_CASE("upstream: after send_by a request is neither sent nor sent again") {
     UpstreamRequest late = request();
     late.send_by = loop.clock.now() + left;
     const auto call = upstream->call(std::move(late));
+    CHECK_FALSE(call->sent());
     const auto head = co_await call->head(loop.soon());
     got = head ? "sent" : error_info(head.error().code).name;
+    got += call->sent() ? ", was out" : ", never out";
   };
+  // The server had it when it closed.
   loop.run(ask(50ms));
-  CHECK(got == "conflict");
+  CHECK(got == "conflict, was out");
   loop.run(ask(0ms));
-  CHECK(got == "conflict");
+  CHECK(got == "conflict, never out");
   loop.run(fetch(loop, *upstream, got));
   CHECK(got == "200 three");
 }

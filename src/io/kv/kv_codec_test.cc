@@ -122,11 +122,17 @@ class Random {
         return LookupAnswer{word(),
                             list(40, [&] { return static_cast<std::uint8_t>(below(256)); })};
       case 4:
-        return Events{word(), word(), flag(), flag(), list(9, [&] {
-                        const bool stored = flag();
-                        return Event{name(), static_cast<KvTier>(below(5)), stored,
-                                     stored ? MissReason::kNone : reason()};
-                      })};
+        return Events{word(),
+                      word(),
+                      flag(),
+                      flag(),
+                      list(9,
+                           [&] {
+                             const bool stored = flag();
+                             return Event{name(), static_cast<KvTier>(below(5)), stored,
+                                          stored ? MissReason::kNone : reason()};
+                           }),
+                      static_cast<std::uint8_t>(below(32))};
       case 5: {
         AdminAnswer out{word(), {}, text(), flag()};
         if (flag()) out.error = Error{static_cast<ErrorCode>(below(21)), text(), text(), {}};
@@ -256,6 +262,11 @@ TEST_CASE("columns that differ are refused") {
   v1::DaemonFrame stored;
   stored.mutable_stored()->set_results(std::string(1, static_cast<char>(kMissReasons)));
   CHECK_FALSE(decode_daemon(stored.SerializeAsString()));
+  v1::DaemonFrame events;
+  events.mutable_events()->set_tiers_off(31);
+  CHECK(decode_daemon(events.SerializeAsString()));
+  events.mutable_events()->set_tiers_off(32);
+  CHECK_FALSE(decode_daemon(events.SerializeAsString()));
 }
 
 TEST_CASE("a grant of any size travels in parts") {

@@ -267,7 +267,9 @@ Result<DaemonMessage> decode(const wire::Events& in) {
       !is_column(in.tiers(), n, kTiers) || !is_column(in.removals(), n, kMissReasons + 1)) {
     return broken("event columns that differ or are out of range");
   }
+  if (in.tiers_off() >= 1U << kTiers) return broken("a tier out of range");
   Events out{in.epoch(), in.first(), in.snapshot(), in.snapshot_end(), {}};
+  out.tiers_off = static_cast<std::uint8_t>(in.tiers_off());
   out.events.resize(n);
   for (std::size_t i = 0; i < n; ++i) {
     Event& event = out.events[i];

@@ -201,6 +201,7 @@ void set(const Events& in, wire::DaemonFrame& frame) {
   out.set_tiers(byte_column(in.events, [](const Event& e) { return e.tier; }));
   out.set_removals(byte_column(
       in.events, [](const Event& e) { return e.stored ? 0 : 1 + static_cast<int>(e.reason); }));
+  out.set_tiers_off(in.tiers_off);
 }
 
 void set(const AdminAnswer& in, wire::DaemonFrame& frame) {

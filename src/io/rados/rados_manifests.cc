@@ -147,18 +147,14 @@ void RadosBlockStore::add_to_manifest(ManifestId id, std::vector<StoreName> name
   }
 }
 
+// All into one shard, another each time: one operation, however many they are.
 void RadosBlockStore::add_names(ManifestId id, const std::vector<StoreName>& names,
                                 Instant deadline, Done done) {
-  std::map<std::size_t, std::vector<std::string>> shards;
-  for (const StoreName& name : names) {
-    std::string key = key_of(name);
-    const std::size_t shard = shard_of(key);
-    shards[shard].push_back(std::move(key));
-  }
-  const Then one =
-      all_of(shards.size(), [this, done = std::move(done)](int code) { done(reason_of(code)); });
-  for (const auto& [shard, keys] : shards)
-    set_keys(shard_object(id, shard), keys, deadline, one);
+  std::vector<std::string> keys;
+  for (const StoreName& name : names)
+    keys.push_back(key_of(name));
+  set_keys(shard_object(id, shard_of(keys.front())), keys, deadline,
+           [this, done = std::move(done)](int code) { done(reason_of(code)); });
 }
 
 void RadosBlockStore::read_keys(const std::string& object, const std::string& after,

@@ -4,7 +4,8 @@
 //   extents pool   NAME                       objects; attribute "slice": twenty decimal digits
 //   small pool     NAME                       objects, the same
 //                  manifests/CLASS/SLICE/NN   omap: keys "e/NAME" and "s/NAME" (erasure coded pools
-//                                             have no omap); NN: shard by the name's hash
+//                                             have no omap); NN: shard, one for the names that came
+//                                             at once
 //                  manifests/all              omap: keys "CLASS/SLICE"
 //                  leases/WHAT                a lock of class "lock", the owner is its cookie
 //

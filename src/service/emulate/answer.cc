@@ -20,18 +20,6 @@ using dialects::JsonBody;
 using dialects::quoted;
 using dialects::WireApi;
 
-std::string named_event(std::string_view type, std::string rest) {
-  std::string out;
-  protocol::append_sse_event(out, type, fmt::format(R"({{"type":"{}"{}}})", type, rest));
-  return out;
-}
-
-std::string data_event(const std::string& json) {
-  std::string out;
-  protocol::append_sse_event(out, json);
-  return out;
-}
-
 }  // namespace
 
 Emulator::Answer::Answer(Emulator& emulator, HttpExchange& exchange, const JsonBody& body,
@@ -43,6 +31,8 @@ Emulator::Answer::Answer(Emulator& emulator, HttpExchange& exchange, const JsonB
       faults_(setting.faults),
       rank_(setting.rank),
       gone_(gone),
+      answer_id_(emulator.name_answer()),
+      tool_(tool_of(body)),
       prompt_(prompt_of(body)),
       tokens_(emulator.options_.tokens) {
   for (const std::string_view key : {"messages", "prompt", "input", "content", "token_ids"}) {
@@ -157,6 +147,10 @@ bool Emulator::Answer::read_legs() {
     refusal_ = "kv_transfer_params without remote_block_ids";
     return false;
   }
+  blocks_ = dialects::string_at(*params, {"remote_request_id"}).value_or("");
+  peer_url_ =
+      fmt::format("http://{}:{}", dialects::string_at(*params, {"remote_host"}).value_or(""),
+                  dialects::integer_at(*params, {"remote_port"}).value_or(0));
   const auto expiry = dialects::number_at(*params, {"remote_blocks_expiry_time"});
   const bool freed = expiry && emulator_.unix_seconds_() > *expiry;
   // The id is the low bits of the prompt's hash (below); freed blocks hold another one's KV.
@@ -170,14 +164,15 @@ bool Emulator::Answer::read_legs() {
 std::string Emulator::Answer::hold_blocks() {
   const std::uint64_t id = prompt_ >> 11;  // exact in a double, as JSON readers may make of it
   const Duration lease = emulator_.options_.lease;
-  auto& timer = emulator_.held_[id];
-  if (timer != 0) emulator_.clock_.cancel(timer);
-  timer = emulator_.clock_.call_at(emulator_.clock_.now() + lease,
-                                   [&e = emulator_, id] { e.held_.erase(id); });
+  const std::string name =
+      fmt::format("{}-{}", exchange_.request().header("x-request-id"), emulator_.requests_);
+  emulator_.held_[name] = {
+      prompt_, emulator_.clock_.call_at(emulator_.clock_.now() + lease,
+                                        [&e = emulator_, name] { e.held_.erase(name); })};
   const double expiry = emulator_.unix_seconds_() + std::chrono::duration<double>(lease).count();
   return fmt::format(
-      R"({{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[{}]],"remote_engine_id":"emulated","remote_request_id":{},"remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"remote_num_tokens":{},"remote_blocks_expiry_time":{:.6f}}})",
-      id, quoted(exchange_.request().header("x-request-id")), prompt_tokens_, expiry);
+      R"({{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[{}]],"remote_engine_id":"emulated","remote_request_id":{},"remote_host":"127.0.0.1","remote_port":{},"tp_size":1,"remote_num_tokens":{},"remote_blocks_expiry_time":{:.6f}}})",
+      id, quoted(name), emulator_.options_.bootstrap_port, prompt_tokens_, expiry);
 }
 
 // And says what has changed.
@@ -190,13 +185,30 @@ void Emulator::Answer::use_cache() {
   cached_tokens_ =
       std::max(cached_tokens_, std::min(used.held * BlockCache::kBlockTokens, prompt_tokens_));
   if (!emulator_.publish_) return;
-  auto payload =
-      cache_events({emulator_.unix_seconds_(), rank_, !options.old_forms, salt}, prompt_ids_, used);
+  auto payload = cache_events(
+      {emulator_.unix_seconds_(), rank_, !options.old_forms && !options.old_events, salt},
+      prompt_ids_, used);
   if (payload) emulator_.publish_(rank_, std::move(*payload), options.faults.lose_events);
 }
 
+// Frees them there. Blocks that are not there any more hold another prompt's KV; where the other
+// engine can't be reached, the lease alone says whether they are.
+Task<void> Emulator::Answer::fetch_blocks() {
+  Upstream* const peer = emulator_.peer(peer_url_);
+  if (peer == nullptr || blocks_.empty()) co_return;
+  const auto call = peer->call({"POST",
+                                "/emulate/kv",
+                                {{"content-type", "application/json"}},
+                                fmt::format(R"({{"blocks":{}}})", quoted(blocks_))});
+  const Instant until = emulator_.clock_.now() + std::chrono::seconds(5);
+  const auto head = co_await call->head(until);
+  if (head && head->status != 200) prompt_ = ~prompt_;
+  // Read, it gives the connection back.
+  if (head) static_cast<void>(co_await call->read(until));
+}
+
 Task<bool> Emulator::Answer::fetch() {
-  exchange_.on_disconnect([this] {
+  emulator_.when_left(exchange_, body_.string("rid").value_or(""), [this] {
     gone_ = true;
     if (peer_call_ != nullptr) peer_call_->cancel();
   });
@@ -252,9 +264,10 @@ Task<void> Emulator::Answer::refuse(int status) {
 
 Task<void> Emulator::Answer::run() {
   if (!read_legs()) co_return co_await refuse(400);
-  const bool fetches = !peer_url_.empty();
+  const bool fetches = !transfer_.empty() && !peer_url_.empty();
+  if (!blocks_.empty()) co_await fetch_blocks();
   bool met = !fetches || co_await fetch();
-  co_await emulator_.wait(emulator_.options_.first_token, gone_);
+  if (api_ != WireApi::kTokenize) co_await emulator_.wait(emulator_.options_.first_token, gone_);
   if (gone_) co_return;
   if (!fetches) use_cache();
   if (!transfer_.empty() && !fetches) met = co_await offer();
@@ -270,70 +283,14 @@ Task<void> Emulator::Answer::run() {
   }
 }
 
-// What stands for the words as token ids: so many from one on.
-std::string Emulator::Answer::word_ids(std::uint32_t from, std::uint32_t count) const {
-  std::string out;
-  for (std::uint32_t i = from; i < from + count; ++i) {
-    const std::array<std::uint64_t, 2> key = {prompt_, i};
-    out += fmt::format("{}{}", i == from ? "" : ",", xxh3().hash(key.data(), sizeof key) % 100'000);
-  }
-  return "[" + out + "]";
-}
-
-std::string Emulator::Answer::usage_json() const {
-  const std::uint64_t total = prompt_tokens_ + tokens_;
-  if (api_ == WireApi::kMessages)
-    return fmt::format(R"({{"input_tokens":{},"cache_read_input_tokens":{},"output_tokens":{}}})",
-                       prompt_tokens_ - cached_tokens_, cached_tokens_, tokens_);
-  if (api_ == WireApi::kResponses)
-    return fmt::format(
-        R"({{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{}}},"output_tokens":{},"total_tokens":{}}})",
-        prompt_tokens_, cached_tokens_, tokens_, total);
-  return fmt::format(
-      R"({{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},"prompt_tokens_details":{{"cached_tokens":{}}}}})",
-      prompt_tokens_, total, tokens_, cached_tokens_);
-}
-
-std::string Emulator::Answer::whole_body(const std::string& text) const {
-  const std::string model = quoted(emulator_.options_.model);
-  const std::string_view finish = cut_short_ ? "length" : "stop";
-  switch (api_) {
-    case WireApi::kMessages:
-      return fmt::format(
-          R"({{"id":"msg_1","type":"message","role":"assistant","model":{},"content":[{{"type":"text","text":{}}}],"stop_reason":"{}","stop_sequence":null,"usage":{}}})",
-          model, quoted(text), cut_short_ ? "max_tokens" : "end_turn", usage_json());
-    case WireApi::kResponses:
-      return fmt::format(
-          R"({{"id":"resp_1","object":"response","status":"completed","model":{},"output":[{{"type":"message","role":"assistant","content":[{{"type":"output_text","text":{}}}]}}],"usage":{}}})",
-          model, quoted(text), usage_json());
-    case WireApi::kCompletion:
-      return fmt::format(
-          R"({{"id":"cmpl-1","object":"text_completion","created":0,"model":{},"choices":[{{"index":0,"text":{},"logprobs":null,"finish_reason":"{}"}}],"usage":{}}})",
-          model, quoted(text), finish, usage_json());
-    case WireApi::kGenerate:
-      return fmt::format(
-          R"({{"request_id":"generate-1","choices":[{{"index":0,"logprobs":null,"finish_reason":"{}","token_ids":{}}}],"prompt_logprobs":null,"usage":{}}})",
-          finish, word_ids(0, tokens_), usage_json());
-    case WireApi::kEmbeddings:
-      return fmt::format(
-          R"({{"id":"embd-1","object":"list","created":0,"model":{},"data":[{{"index":0,"object":"embedding","embedding":[{}]}}],"usage":{{"prompt_tokens":{},"total_tokens":{},"completion_tokens":0}}}})",
-          model, fmt::join(emulated_embedding(prompt_), ","), prompt_tokens_, prompt_tokens_);
-    case WireApi::kTokenize:
-      return fmt::format(R"({{"count":{},"max_model_len":32768,"tokens":[{}]}})",
-                         prompt_ids_.size(), fmt::join(prompt_ids_, ","));
-    default:
-      return fmt::format(
-          R"({{"id":"chatcmpl-1","object":"chat.completion","created":0,"model":{},"choices":[{{"index":0,"message":{{"role":"assistant","content":{}}},"logprobs":null,"finish_reason":"{}"}}],"usage":{}}})",
-          model, quoted(text), finish, usage_json());
-  }
-}
-
 Task<void> Emulator::Answer::whole() {
   std::string text;
-  for (const std::string& word : emulated_words(prompt_, tokens_)) {
+  const bool speaks = api_ != WireApi::kTokenize && api_ != WireApi::kEmbeddings;
+  for (const std::string& word : emulated_words(prompt_, speaks ? tokens_ : 0)) {
     if (!text.empty()) co_await emulator_.wait(emulator_.options_.token_time, gone_);
     if (gone_) co_return;
-    text += word;
+    text += piece(word);
+    ++words_sent_;
   }
   HttpResponse response;
   response.body = whole_body(text);
@@ -350,78 +307,6 @@ Task<void> Emulator::Answer::whole() {
     co_return;
   }
   static_cast<void>(co_await send(std::move(response.body)));
-}
-
-std::string Emulator::Answer::first_events() const {
-  const std::string model = quoted(emulator_.options_.model);
-  if (api_ == WireApi::kMessages)
-    return named_event(
-               "message_start",
-               fmt::format(
-                   R"(,"message":{{"id":"msg_1","type":"message","role":"assistant","model":{},"content":[],"stop_reason":null,"usage":{{"input_tokens":{},"cache_read_input_tokens":{},"output_tokens":0}}}})",
-                   model, prompt_tokens_ - cached_tokens_, cached_tokens_)) +
-           named_event("content_block_start",
-                       R"(,"index":0,"content_block":{"type":"text","text":""})");
-  if (api_ == WireApi::kResponses)
-    return named_event("response.created",
-                       fmt::format(R"(,"response":{{"id":"resp_1","model":{}}})", model));
-  if (api_ == WireApi::kCompletion || api_ == WireApi::kGenerate) return {};
-  return data_event(fmt::format(
-      R"({{"id":"chatcmpl-1","object":"chat.completion.chunk","created":0,"model":{},"choices":[{{"index":0,"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}]}})",
-      model));
-}
-
-std::string Emulator::Answer::word_event(const std::string& word) const {
-  const std::string model = quoted(emulator_.options_.model);
-  if (api_ == WireApi::kMessages)
-    return named_event(
-        "content_block_delta",
-        fmt::format(R"(,"index":0,"delta":{{"type":"text_delta","text":{}}})", quoted(word)));
-  if (api_ == WireApi::kResponses)
-    return named_event("response.output_text.delta",
-                       fmt::format(R"(,"output_index":0,"delta":{})", quoted(word)));
-  if (api_ == WireApi::kGenerate)
-    return data_event(fmt::format(
-        R"({{"request_id":"generate-1","choices":[{{"index":0,"logprobs":null,"finish_reason":null,"token_ids":{}}}]}})",
-        word_ids(words_sent_, 1)));
-  if (api_ == WireApi::kCompletion)
-    return data_event(fmt::format(
-        R"({{"id":"cmpl-1","object":"text_completion","created":0,"model":{},"choices":[{{"index":0,"text":{},"logprobs":null,"finish_reason":null}}]}})",
-        model, quoted(word)));
-  return data_event(fmt::format(
-      R"({{"id":"chatcmpl-1","object":"chat.completion.chunk","created":0,"model":{},"choices":[{{"index":0,"delta":{{"content":{}}},"logprobs":null,"finish_reason":null}}]}})",
-      model, quoted(word)));
-}
-
-std::string Emulator::Answer::last_events(const std::string& text) const {
-  const std::string model = quoted(emulator_.options_.model);
-  if (api_ == WireApi::kMessages)
-    return named_event("content_block_stop", R"(,"index":0)") +
-           named_event(
-               "message_delta",
-               fmt::format(
-                   R"(,"delta":{{"stop_reason":"{}","stop_sequence":null}},"usage":{{"output_tokens":{}}})",
-                   cut_short_ ? "max_tokens" : "end_turn", tokens_)) +
-           named_event("message_stop", "");
-  if (api_ == WireApi::kResponses)
-    return named_event("response.completed", ",\"response\":" + whole_body(text));
-  if (api_ == WireApi::kGenerate)
-    return data_event(fmt::format(
-               R"({{"request_id":"generate-1","choices":[{{"index":0,"logprobs":null,"finish_reason":"{}","token_ids":[]}}],"usage":{}}})",
-               cut_short_ ? "length" : "stop", usage_json())) +
-           std::string(protocol::kSseDone);
-  const bool chat = api_ == WireApi::kChat;
-  const std::string_view id = chat ? "chatcmpl-1" : "cmpl-1";
-  const std::string_view object = chat ? "chat.completion.chunk" : "text_completion";
-  std::string out = data_event(fmt::format(
-      R"({{"id":"{}","object":"{}","created":0,"model":{},"choices":[{{"index":0,{},"logprobs":null,"finish_reason":"{}"}}]}})",
-      id, object, model, chat ? R"("delta":{})" : R"("text":"")", cut_short_ ? "length" : "stop"));
-  const auto options = body_.value("stream_options");
-  if (options && dialects::value_at(*options, {"include_usage"}) == "true")
-    out += data_event(
-        fmt::format(R"({{"id":"{}","object":"{}","created":0,"model":{},"choices":[],"usage":{}}})",
-                    id, object, model, usage_json()));
-  return out + std::string(protocol::kSseDone);
 }
 
 Task<bool> Emulator::Answer::send(std::string bytes) {
@@ -442,9 +327,10 @@ Task<void> Emulator::Answer::stream() {
   std::string text;
   for (const std::string& word : emulated_words(prompt_, tokens_)) {
     if (!text.empty()) co_await emulator_.wait(emulator_.options_.token_time, gone_);
-    if (!co_await send(word_event(word))) co_return;
+    const std::string next = piece(word);
+    if (!co_await send(word_event(next))) co_return;
     ++words_sent_;
-    text += word;
+    text += next;
   }
   if (!co_await send(last_events(text))) co_return;
   static_cast<void>(co_await exchange_.finish());

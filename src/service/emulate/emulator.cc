@@ -40,6 +40,8 @@ constexpr std::array kKeys = {"model"sv,
                               "bootstrap_port"sv,
                               "bootstrap_room"sv,
                               "cache_salt"sv,
+                              "rid"sv,
+                              "tools"sv,
                               "ec_transfer_params"sv};
 constexpr std::array kInferenceApis = {
     WireApi::kChat,     WireApi::kCompletion, WireApi::kResponses, WireApi::kMessages,
@@ -94,19 +96,11 @@ Status set_option(EmulatorOptions& o, std::string_view text) {
       return fail(kInvalidArgument, "connector: there are nixl, mooncake (of vLLM)");
     return o.mooncake = value == "mooncake", Status();
   }
-  constexpr std::array kNumbers = {"ranks"sv,
-                                   "tokens"sv,
-                                   "first-token-ms"sv,
-                                   "token-ms"sv,
-                                   "lease-ms"sv,
-                                   "cache-tokens"sv,
-                                   "old-forms"sv,
-                                   "fault-status"sv,
-                                   "fault-delay-ms"sv,
-                                   "fault-cut-after"sv,
-                                   "fault-every"sv,
-                                   "peer-wait-ms"sv,
-                                   "fault-lose-events"sv};
+  constexpr std::array kNumbers = {"ranks"sv,          "tokens"sv,          "first-token-ms"sv,
+                                   "token-ms"sv,       "lease-ms"sv,        "cache-tokens"sv,
+                                   "old-forms"sv,      "old-events"sv,      "fault-status"sv,
+                                   "fault-delay-ms"sv, "fault-cut-after"sv, "fault-every"sv,
+                                   "peer-wait-ms"sv,   "ignore-close"sv,    "fault-lose-events"sv};
   if (std::ranges::find(kNumbers, name) == kNumbers.end())
     return fail(
         kInvalidArgument,
@@ -123,7 +117,9 @@ Status set_option(EmulatorOptions& o, std::string_view text) {
   if (name == "token-ms") o.token_time = time;
   if (name == "lease-ms") o.lease = time;
   if (name == "peer-wait-ms") o.peer_wait = time;
+  if (name == "ignore-close") o.ignore_close = number != 0;
   if (name == "cache-tokens") o.cache_tokens = static_cast<std::size_t>(number);
+  if (name == "old-events") o.old_events = number != 0;
   if (name == "old-forms") o.old_forms = number != 0;
   if (name == "fault-status") o.faults.status = static_cast<int>(std::min(count, 599U));
   if (name == "fault-delay-ms") o.faults.delay = time;
@@ -185,6 +181,11 @@ std::string Emulator::engine_id(std::size_t rank) const {
                              : fmt::format("{}_dp{}", options_.engine_id, rank);
 }
 
+std::uint64_t Emulator::name_answer() const {
+  const std::array<std::uint64_t, 2> key = {options_.hash_seed, requests_};
+  return xxh3().hash(key.data(), sizeof key);
+}
+
 Duration Emulator::peer_wait() const {
   const bool vllm = options_.kind == EngineKind::kVllm;
   return options_.peer_wait.value_or(std::chrono::seconds(vllm ? 480 : 300));
@@ -239,8 +240,29 @@ Upstream* Emulator::peer(const std::string& url) {
   return known.get();
 }
 
+// Blocks that a decode leg of another emulator fetches, which frees them.
+HttpResponse Emulator::give_held(std::string_view request) {
+  const auto found = held_.find(request);
+  if (found == held_.end()) return refuse(404, "nobody holds these blocks");
+  auto response = json(fmt::format(R"({{"prompt":"{}"}})", found->second.prompt));
+  clock_.cancel(found->second.timer);
+  held_.erase(found);
+  return response;
+}
+
+void Emulator::when_left(HttpExchange& exchange, const std::string& rid,
+                         std::function<void()> leave) {
+  if (!rid.empty()) aborts_[rid] = leave;
+  if (options_.ignore_close) leave = [] {};
+  exchange.on_disconnect(std::move(leave));
+}
+
 // To a decode leg of another emulator; it waits until the prompt is computed.
 Task<void> Emulator::give_kv(HttpExchange& exchange) {
+  if (const auto blocks = dialects::string_at(exchange.request().body, {"blocks"})) {
+    static_cast<void>(co_await exchange.respond(give_held(*blocks)));
+    co_return;
+  }
   const auto key = dialects::string_at(exchange.request().body, {"key"});
   bool gone = false;
   exchange.on_disconnect([&gone] { gone = true; });
@@ -279,6 +301,11 @@ Task<void> Emulator::handle(std::unique_ptr<HttpExchange> exchange) {
   } else if (options_.kind == EngineKind::kSglang &&
              request.path.ends_with("_expert_distribution_record")) {
     response = record_experts(request.path);
+  } else if (options_.kind == EngineKind::kSglang && request.path == "/abort_request") {
+    const auto rid = dialects::string_at(request.body, {"rid"});
+    const auto found = rid ? aborts_.find(*rid) : aborts_.end();
+    if (found != aborts_.end()) std::exchange(found->second, [] {})();
+    response = json("");
   } else if (request.path == "/emulate/kv") {
     co_return co_await give_kv(*exchange);
   } else {
@@ -426,6 +453,9 @@ Task<void> Emulator::infer(HttpExchange& exchange, WireApi api) {
         R"({"error":{"message":"The model does not exist.","type":"NotFoundError","param":"model","code":404}})",
         404);
   }
+  // Of the older versions.
+  if (body && api == WireApi::kTokenize && options_.old_forms && !body->has("prompt") && !refusal)
+    refusal = refuse(400, "prompt: Field required");
   struct Running {
     Emulator& self;
     std::size_t rank;
@@ -439,7 +469,8 @@ Task<void> Emulator::infer(HttpExchange& exchange, WireApi api) {
     }
   };
   std::size_t rank = requests_ % options_.ranks;
-  if (body && options_.kind == EngineKind::kSglang && options_.mode != "null" && !refusal) {
+  if (body && options_.kind == EngineKind::kSglang && options_.mode != "null" && !refusal &&
+      api != WireApi::kTokenize) {
     auto room = body->value("bootstrap_room");
     // Of several prompts each has one.
     if (room && room->starts_with('[')) room = dialects::first_element(*room);
@@ -455,7 +486,8 @@ Task<void> Emulator::infer(HttpExchange& exchange, WireApi api) {
     rank = *pinned % options_.ranks;
   const Running running(*this, rank);
   bool gone = false;
-  exchange.on_disconnect([&gone] { gone = true; });
+  const std::string rid = body ? body->string("rid").value_or("") : "";
+  when_left(exchange, rid, [&gone] { gone = true; });
   co_await wait(faults.delay, gone);
   if (refusal) {
     if (!gone) static_cast<void>(co_await exchange.respond(std::move(*refusal)));
@@ -464,6 +496,7 @@ Task<void> Emulator::infer(HttpExchange& exchange, WireApi api) {
     co_await answer.run();
   }
   exchange.on_disconnect([] {});
+  aborts_.erase(rid);
 }
 
 }  // namespace penstock::emulate

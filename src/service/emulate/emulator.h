@@ -7,8 +7,10 @@
 // and a wrong answer shows. Tokens come at set times. Each rank has a prefix cache, and usage says
 // how much of a prompt was in it. As vLLM's prefill leg (kv_transfer_params
 // with do_remote_decode) it computes one token, names its blocks and holds them until the lease
-// ends; a decode leg that comes with blocks whose lease is over gets what then lies in them: wrong
-// text, with 200, as the real one does. As an SGLang server of a disaggregation mode it takes only
+// ends or a decode leg of another emulator has fetched them (POST /emulate/kv to host and port of
+// the params), which it does as soon as it has its request; a decode leg that comes with blocks
+// whose lease is over, or that were fetched before, gets what then lies in them: wrong text, with
+// 200, as the real one does. As an SGLang server of a disaggregation mode it takes only
 // requests with host, port and room, and a prefill one works on the rank that the room names.
 //
 // Where both legs run at once (SGLang; vLLM with connector=mooncake), decode fetches the prompt
@@ -72,7 +74,10 @@ struct EmulatorOptions {
   std::size_t cache_tokens = std::size_t{1} << 18;  // of each rank's prefix cache
   std::string mode = "null";  // SGLang's disaggregation mode: null, prefill, decode
   bool old_forms = false;     // load reports as older versions give them
+  bool old_events = false;    // KV events as arrays, by position; with old_forms in any case
   bool mooncake = false;      // vLLM's connector, instead of NIXL
+  // A request whose client has gone goes on until POST /abort_request names its rid (SGLang).
+  bool ignore_close = false;
   std::string version = "0.11.0";
   std::string engine_id = "emulated";   // with Mooncake; drawn at every start
   std::uint16_t bootstrap_port = 8998;  // that it tells of itself
@@ -133,10 +138,21 @@ class Emulator {
     Clock::TimerId timer = 0;  // of one that waits when its request has ended
   };
 
+  // Blocks of a NIXL prefill leg.
+  struct Held {
+    std::uint64_t prompt = 0;
+    Clock::TimerId timer = 0;
+  };
+
   std::string engine_id(std::size_t rank) const;
+  // What the present request's answer is called; no engine calls another one so.
+  std::uint64_t name_answer() const;
   Duration peer_wait() const;
   Upstream* peer(const std::string& url);
   Task<void> give_kv(HttpExchange& exchange);
+  HttpResponse give_held(std::string_view request);
+  // Calls `leave` when nobody wants the request any more.
+  void when_left(HttpExchange& exchange, const std::string& rid, std::function<void()> leave);
   HttpResponse record_experts(std::string_view path);
   HttpResponse render(const HttpRequest& request, bool several) const;
   std::optional<HttpResponse> get(const HttpRequest& request) const;
@@ -154,8 +170,10 @@ class Emulator {
   std::uint64_t requests_ = 0;
   std::uint32_t running_ = 0;
   std::vector<std::uint32_t> running_of_rank_;
-  std::vector<BlockCache> caches_;                // by rank
-  std::map<std::uint64_t, Clock::TimerId> held_;  // blocks of prefill legs, by id
+  std::vector<BlockCache> caches_;                 // by rank
+  std::map<std::string, Held, std::less<>> held_;  // by the params' remote_request_id
+  // How requests that have a rid are ended.
+  std::map<std::string, std::function<void()>, std::less<>> aborts_;
   std::map<std::string, Transfer, std::less<>> transfers_;
   bool records_experts_ = false;
   Dial dial_;

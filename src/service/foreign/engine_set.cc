@@ -16,6 +16,7 @@ using enum ErrorCode;
 constexpr Duration kProbeInterval = 1s;
 constexpr Duration kProbeTimeout = 2s;
 constexpr Duration kRenderTimeout = 2s;
+constexpr Duration kAsideMax = 10s;
 constexpr std::uint32_t kRanksMax = 1024;
 constexpr std::uint32_t kFailedProbesMax = 2;
 constexpr std::size_t kProbeBytesMax = std::size_t{8} << 20;
@@ -122,6 +123,20 @@ Task<void> EngineSet::send_abort(std::shared_ptr<Engine> engine, std::string bod
   const auto call =
       engine->upstream->call({"POST", "/abort_request", std::move(headers), std::move(body)});
   static_cast<void>(co_await call->head(clock_.now() + kProbeTimeout));
+}
+
+void EngineSet::send_aside(const Place& place, UpstreamRequest request) {
+  if (stopping_) return;
+  gate_.start(run_aside(place, std::move(request)));
+}
+
+Task<void> EngineSet::run_aside(Place place, UpstreamRequest request) {
+  const Permit permit(clock_, place);
+  const auto call = place.engine->upstream->call(std::move(request));
+  const Instant until = clock_.now() + kAsideMax;
+  // Read, it gives the connection back.
+  if (co_await call->head(until))
+    static_cast<void>(co_await read_whole(*call, kProbeBytesMax, until));
 }
 
 Task<void> EngineSet::watch(std::shared_ptr<Engine> engine) {
@@ -315,11 +330,12 @@ bool EngineSet::has_encoders(const Engine& computes, std::string_view model) con
   });
 }
 
-Task<std::optional<dialects::RenderedPrompt>> EngineSet::render(std::string_view model,
-                                                                dialects::WireApi api,
-                                                                std::string body) {
+Task<std::optional<RenderedBy>> EngineSet::render(std::string_view model, dialects::WireApi api,
+                                                  std::string body, PromptTraits traits) {
   const auto able = std::ranges::find_if(engines_, [&](const auto& engine) {
-    return engine->healthy && engine->serves(model) && prefixes_->has_events(engine->config.id) &&
+    const bool is_told = engine->config.kind == dialects::EngineKind::kVllm || !traits.apart;
+    return is_told && !engine->miscounts[traits.tools ? 1 : 0] && engine->healthy &&
+           engine->serves(model) && prefixes_->has_events(engine->config.id) &&
            !render_path(engine->dialect(), api).empty() && !engine->breaker.busy(clock_.now());
   });
   if (able == engines_.end()) co_return std::nullopt;
@@ -332,7 +348,7 @@ Task<std::optional<dialects::RenderedPrompt>> EngineSet::render(std::string_view
                               std::move(headers), std::move(body)});
   auto text = co_await read_answer(*call, deadline);
   auto prompt = text ? dialects::parse_rendered(*text) : std::nullopt;
-  if (prompt) co_return prompt;
+  if (prompt) co_return RenderedBy{std::move(*prompt), engine};
   if (!std::exchange(engine->told_no_render, true))
     log_(fmt::format(
         "engine {} ({}) does not turn prompts into token ids by {}: {}; its KV events can't be "
@@ -340,6 +356,15 @@ Task<std::optional<dialects::RenderedPrompt>> EngineSet::render(std::string_view
         engine->config.name, engine->config.url, render_path(engine->dialect(), api),
         text ? "the answer has no token_ids of one prompt" : text.error().message));
   co_return std::nullopt;
+}
+
+void EngineSet::rendered_as(Engine& engine, PromptTraits traits, std::uint64_t told,
+                            std::uint64_t computed) {
+  if (told == computed || std::exchange(engine.miscounts[traits.tools ? 1 : 0], true)) return;
+  log_(fmt::format(
+      "engine {} ({}) says {} tokens of a prompt {} tools and computes {}: such prompts are looked "
+      "up by what was sent there",
+      engine.config.name, engine.config.url, told, traits.tools ? "with" : "without", computed));
 }
 
 void EngineSet::tell_no_blocks(Engine& prefill) {

@@ -21,6 +21,7 @@
 // Concurrency: shard thread only. Source: facts/engines.md 2.5, 4.1, 4.7, 4.8, rules 1, 2, 9.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -112,6 +113,8 @@ struct Engine {
   std::vector<RankUse> use = std::vector<RankUse>(1);  // never shrinks
   bool removed = false;
   bool told_no_render = false;
+  // It computes other prompts than its /tokenize says; of requests without tools, and with them.
+  std::array<bool, 2> miscounts{};
   bool told_no_blocks = false;
   std::uint32_t context_length = 0;  // of a request, as it was started (llama.cpp); 0: not told
 };
@@ -182,6 +185,16 @@ struct Wanted {
   const Engine* encode_for = nullptr;
 };
 
+// What of a request decides whether an engine's account of its tokens holds.
+struct PromptTraits {
+  bool tools = false;
+  bool apart = false;  // media or a salt, which KV depends on and token ids don't say
+};
+struct RenderedBy {
+  dialects::RenderedPrompt prompt;
+  std::shared_ptr<Engine> engine;
+};
+
 // The body of an answer, up to its end.
 Task<Result<std::string>> read_whole(UpstreamCall& call, std::size_t bytes_max, Instant deadline);
 
@@ -221,8 +234,11 @@ class EngineSet {
   PrefixSource* prefixes() const { return prefixes_; }
   // What the engines would compute for the request, by their own account; nothing when nobody
   // says. For engines that publish KV events.
-  Task<std::optional<dialects::RenderedPrompt>> render(std::string_view model,
-                                                       dialects::WireApi api, std::string body);
+  Task<std::optional<RenderedBy>> render(std::string_view model, dialects::WireApi api,
+                                         std::string body, PromptTraits traits);
+  // The answer says how many tokens the prompt had. An account that was another one is not asked
+  // for again.
+  void rendered_as(Engine& engine, PromptTraits traits, std::uint64_t told, std::uint64_t computed);
   // What a Mooncake prefill engine calls itself on this rank, now or as of the last probe. After a
   // leg has failed it may be another: forget_mooncake().
   Task<Result<std::string>> mooncake_engine(std::shared_ptr<Engine> engine, std::uint32_t rank);
@@ -232,6 +248,8 @@ class EngineSet {
   void tell_no_blocks(Engine& prefill);
   // Tells the engine to stop a request that nobody waits for any more, by its rid.
   void abort(std::shared_ptr<Engine> engine, const std::string& rid);
+  // Sends a request whose answer nobody reads, and counts it while it runs.
+  void send_aside(const Place& place, UpstreamRequest request);
   // For operators (operate.cc): all engines as this shard sees them, and one action on one of them,
   // answered in JSON. Errors: kNotFound, kUnsupported, as the engine's answer.
   std::string as_json() const;
@@ -261,6 +279,7 @@ class EngineSet {
   Task<Result<std::string>> get(Engine& engine, std::string target);
   Task<Result<std::string>> get(Engine& engine, Upstream& from, std::string target);
   Task<void> send_abort(std::shared_ptr<Engine> engine, std::string body);
+  Task<void> run_aside(Place place, UpstreamRequest request);
 
   Clock& clock_;
   std::function<void(std::string)> log_;

@@ -16,6 +16,14 @@ using dialects::PdAction;
 using dialects::PdRun;
 using enum ErrorCode;
 
+namespace {
+
+bool has(const PdRun::Actions& actions, PdAction action) {
+  return std::ranges::find(actions, action) != actions.end();
+}
+
+}  // namespace
+
 Place Relay::pick_prefill(const Place& decode, std::span<const WorkerId> tried) {
   return pick(
       {model_, api_, prompt_head(), tried, decode.engine.get(), prompt_ ? &*prompt_ : nullptr});
@@ -87,9 +95,10 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
   PdRun run(dialects::PdProtocol::kSerial, context_.legs);
   std::vector<WorkerId> tried;
   dialects::PrefillReply reply;
+  Place prefill;
   PdRun::Actions actions = run.begin(context_.clock.now());
   while (!actions.empty() && actions.front() == PdAction::kSendPrefill) {
-    const Place prefill = pick_prefill(decode, tried);
+    prefill = pick_prefill(decode, tried);
     if (!prefill) {
       if (tried.empty())
         error_ = {kUnavailable,
@@ -109,8 +118,8 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
       co_return Try::kFailed;
     }
     const auto answer = co_await prefill_leg(prefill, std::move(*body));
-    if (over()) co_return gone_ ? Try::kAnswered : Try::kFailed;
     if (!answer) {
+      if (over()) co_return gone_ ? Try::kAnswered : Try::kFailed;
       error_ = answer.error();
       // What the client got wrong is wrong everywhere.
       const bool again = error_.code != kInvalidArgument && context_.retries.take();
@@ -131,16 +140,52 @@ Task<Relay::Try> Relay::attempt_serial(const Place& decode) {
   }
   if (actions.front() == PdAction::kSendDecode) {
     const Edit edit = dialects::nixl_decode_edit(*reply.params);
-    const Try outcome = co_await decode_leg(decode, std::span(&edit, 1), run.params_usable_until());
-    if (!too_late_) co_return outcome;
+    const Instant send_by = run.params_usable_until();
+    Try outcome = gone_ ? Try::kAnswered : Try::kFailed;
+    taken_ = false;
+    if (!over()) outcome = co_await decode_leg(decode, std::span(&edit, 1), send_by);
+    const Instant now = context_.clock.now();
+    if (!too_late_ || over()) {
+      if (taken_) run.decode_took(now);
+      actions = over()                 ? run.client_gone(now)
+                : heard_out_ && taken_ ? run.decode_done(now)
+                                       : run.decode_failed(now);
+      if (has(actions, PdAction::kRelease))
+        release_blocks(prefill, decode, std::span(&edit, 1), send_by);
+      co_return outcome;
+    }
     // Reaching the engine took longer than the blocks are held.
-    actions = run.params_expired(context_.clock.now());
+    actions = run.params_expired(now);
   }
+  if (over()) co_return gone_ ? Try::kAnswered : Try::kFailed;
   if (!actions.empty() && actions.front() == PdAction::kSendDecodePlain) {
     cached_.reset();
     co_return co_await decode_leg(decode, encoded_);
   }
   co_return Try::kFailed;
+}
+
+void Relay::release_blocks(const Place& prefill, const Place& decode, std::span<const Edit> edits,
+                           Instant send_by) {
+  Place by = decode;
+  if (!over()) {
+    std::vector<WorkerId> others = tried_;
+    others.push_back(decode.engine->config.id);
+    by = context_.engines.pick({model_, api_, prompt_head(), others});
+    if (!by || by.engine->config.role != EngineRole::kDecode ||
+        !prefill.engine->pairs_with(*by.engine))
+      return;  // the lease ends it
+  }
+  auto all = dialects::one_token_edits(*body_, api_);
+  all.insert(all.end(), edits.begin(), edits.end());
+  auto body = edited_body(*by.engine, all);
+  if (!body) return;
+  context_.engines.send_aside(by, {"POST",
+                                   std::string(dialects::path_of(api_)),
+                                   engine_headers(by),
+                                   body->text(),
+                                   {},
+                                   send_by});
 }
 
 // A batched completion has several prompts; a prompt of token ids is one.
@@ -214,9 +259,10 @@ Task<Relay::Try> Relay::both_legs(const Place& prefill, const Place& decode) {
     cut_error_ = error_;  // it is the prefill engine that can't
     co_return Try::kAgain;
   }
+  const std::string prefill_rid = rid_;
   PdRun run(dialects::PdProtocol::kConcurrent, context_.legs);
   run.begin(context_.clock.now());
-  heard_out_ = false;
+  heard_out_ = taken_ = false;
   const auto cut = [this](Error why) {
     cut_error_ = std::move(why);
     if (call_ != nullptr) call_->cancel();
@@ -227,11 +273,12 @@ Task<Relay::Try> Relay::both_legs(const Place& prefill, const Place& decode) {
     const auto answer = co_await prefill_leg(place, std::move(leg));
     const Instant now = context_.clock.now();
     if (!answer) {
-      const auto actions = run.prefill_failed(now, false);
-      if (std::ranges::find(actions, PdAction::kCancelDecode) != actions.end()) cut(answer.error());
+      if (names_requests(*place.engine)) context_.engines.abort(place.engine, prefill_rid);
+      if (has(run.prefill_failed(now, false), PdAction::kCancelDecode)) cut(answer.error());
       co_return;
     }
-    run.prefill_done(now, false, std::nullopt);
+    // SGLang's prefill answers when its blocks were fetched, Mooncake's when they wait for that.
+    run.prefill_done(now, place.engine->config.mooncake, std::nullopt);
     if (!record_.stream || streaming_ || run.over()) co_return;
     timer = context_.clock.call_at(run.next_deadline(), [&] {
       timer = 0;
@@ -254,10 +301,11 @@ Task<Relay::Try> Relay::both_legs(const Place& prefill, const Place& decode) {
   if (timer != 0) context_.clock.cancel(std::exchange(timer, 0));
   // Whatever ended the answer ends the other leg.
   const Instant now = context_.clock.now();
-  const auto actions = heard_out_ ? run.decode_done(now) : run.decode_failed(now);
-  if (std::ranges::find(actions, PdAction::kCancelPrefill) != actions.end() &&
-      prefill_call_ != nullptr)
-    prefill_call_->cancel();
+  if (taken_) run.decode_took(now);
+  const auto actions = heard_out_ && taken_ ? run.decode_done(now) : run.decode_failed(now);
+  if (has(actions, PdAction::kCancelPrefill) && prefill_call_ != nullptr) prefill_call_->cancel();
+  if (has(actions, PdAction::kRelease) && pairing)
+    release_blocks(prefill, decode, pairing->decode, Instant::max());
   co_await gate.drained();
   co_return outcome;
 }

@@ -190,6 +190,48 @@ TEST_CASE("pick: prompts of engines with events are known by the engine's own to
   CHECK(rig.asked.back()->answered->status == 200);
 }
 
+TEST_CASE("pick: SGLang's chats are known by its /tokenize, as long as it computes what it says") {
+  SaidPrefixes prefixes;
+  prefixes.events = true;
+  // The second one only makes it a choice.
+  Rig rig({EngineKind::kSglang, EngineKind::kLlamaCpp}, {}, &prefixes);
+  std::string ids = "1";
+  for (int i = 2; i <= 40; ++i)
+    ids += "," + std::to_string(i);
+  // The ids that the pick had, of an engine that says 40 and reports so many.
+  const auto ask = [&](std::string body, int reports, WireApi api = WireApi::kChat) {
+    const std::string reply =
+        R"({"usage":{"prompt_tokens":)" + std::to_string(reports) + R"(,"completion_tokens":1}})";
+    for (auto* server : rig.servers) {
+      server->posts.clear();
+      server->answers = {whole(reply), whole(reply)};
+    }
+    rig.server(0).answers.push_front(whole(R"({"tokens":[)" + ids + R"(],"count":40})"));
+    CHECK(rig.ask(std::move(body), api).answered->status == 200);
+    return prefixes.last.id_count;
+  };
+  const std::string chat = R"({"model":"alias","messages":[1]})";
+  CHECK(ask(chat, 40) == 40);
+  CHECK(rig.server(0).posts.at(0).target == "/tokenize");
+  CHECK(rig.server(0).posts[0].body == R"({"model":"m","messages":[1]})");
+  CHECK(ask(R"({"model":"m","prompt":"text"})", 40, WireApi::kCompletion) == 40);
+  CHECK(rig.server(0).posts.at(0).target == "/tokenize");
+  // Its events don't say media and salts, so ids would find another prompt's blocks.
+  CHECK(ask(R"({"model":"m","messages":[1],"cache_salt":"s"})", 40) == 0);
+  CHECK(
+      ask(R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]})",
+          40) == 0);
+  // One that leaves tools out of its account is not asked for them again.
+  const auto told = rig.told.size();
+  const std::string tools = R"({"model":"m","messages":[1],"tools":[{"type":"function"}]})";
+  CHECK(ask(tools, 90) == 40);
+  CHECK(rig.told.size() == told + 1);
+  CHECK(rig.told.back().contains("says 40 tokens of a prompt with tools and computes 90"));
+  CHECK(ask(tools, 90) == 0);
+  CHECK(ask(chat, 40) == 40);
+  CHECK(rig.told.size() == told + 1);
+}
+
 TEST_CASE("pick: placements are explained, with every candidate and its cost") {
   SaidPrefixes prefixes;
   prefixes.held = {match(0, 0, 1600)};

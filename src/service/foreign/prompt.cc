@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "core/dialects/ec_legs.h"
 #include "service/foreign/relay.h"
 
 namespace penstock::foreign {
@@ -58,7 +59,13 @@ Task<void> Relay::name_ids(PrefixSource& prefixes) {
     const Edit edit{"model", dialects::quoted(model_)};
     std::string body =
         record_.alias.empty() ? exchange_.request().body : body_->edited(std::span(&edit, 1));
-    prompt = co_await context_.engines.render(model_, api_, std::move(body));
+    const auto tools = body_->value("tools");
+    traits_ = {tools && *tools != "null" && *tools != "[]",
+               body_->has("cache_salt") || !dialects::media_items(*body_).empty()};
+    auto rendered = co_await context_.engines.render(model_, api_, std::move(body), traits_);
+    if (!rendered) co_return;
+    rendered_by_ = std::move(rendered->engine);
+    prompt = std::move(rendered->prompt);
   }
   if (!prompt) co_return;
   std::vector<EngineKvMedia> media;

@@ -287,7 +287,10 @@ Task<Relay::Try> Relay::talk(const Place& place, Permit& permit, dialects::Edite
     UpstreamCall*& call;
     ~Under() { call = nullptr; }
   } under{call_};
+  taken_ = false;
   const auto head = co_await call->head(deadline());
+  // What an engine refuses as wrong or for being busy it refuses before it looks at blocks.
+  taken_ = head ? head->status != 503 && (head->status < 400 || head->status >= 500) : call->sent();
   if (!head) co_return lost(permit, head.error(), engine);
   if (streaming_ &&
       (head->status != 200 || !content_type_of(*head).starts_with("text/event-stream"))) {
@@ -386,14 +389,15 @@ void Relay::take(const dialects::SseEvent& event, std::string& out) {
     died_ = true;
     return;
   }
-  if (event.has_data) ++events_;
   if (says == dialects::AnswerWatch::Says::kUsageOnly && adds_usage_) return;
+  const std::size_t before = out.size();
   if (resumes_) {
     differs_ = replay_->event(event, out) == dialects::StreamReplay::Says::kDiffers;
-    return;
+  } else {
+    if (replay_) replay_->sent(event.raw);
+    out.append(event.raw);
   }
-  if (replay_) replay_->sent(event.raw);
-  out.append(event.raw);
+  if (event.has_data && out.size() > before) ++events_;
 }
 
 Task<Relay::Try> Relay::relay_stream(UpstreamCall& call, const UpstreamHead& head, Permit& permit) {
@@ -505,6 +509,9 @@ void Relay::take_usage() {
   if (watch_.usage()) record_.usage = *watch_.usage();
   if (watch_.usage() && watch_.cached_told() && computes_)
     observe(computes_, record_.usage.cached_tokens, record_.usage.prompt_tokens);
+  if (watch_.usage() && rendered_by_ && prompt_ && record_.usage.prompt_tokens > 0)
+    context_.engines.rendered_as(*std::exchange(rendered_by_, nullptr), traits_, prompt_->id_count,
+                                 record_.usage.prompt_tokens);
   if (cached_) record_.usage.cached_tokens = std::min(*cached_, record_.usage.prompt_tokens);
 }
 

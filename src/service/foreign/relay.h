@@ -107,6 +107,10 @@ class Relay {
   };
   Task<Result<Pairing>> pair_legs(const Place& prefill, const Place& decode);
   Task<Try> both_legs(const Place& prefill, const Place& decode);
+  // Has blocks of that prefill fetched, which nobody else will: by `decode`, or by another one if
+  // that refused them.
+  void release_blocks(const Place& prefill, const Place& decode,
+                      std::span<const dialects::Edit> edits, Instant send_by);
   Task<Result<std::string>> prefill_leg(const Place& place, dialects::EditedBody body);
   Task<Try> decode_leg(const Place& decode, std::span<const dialects::Edit> edits,
                        Instant send_by = Instant::max());
@@ -145,9 +149,12 @@ class Relay {
   std::string rid_;          // what the engine knows this try by
   bool heard_out_ = false;   // the engine's answer came to its end
   bool too_late_ = false;    // it could not be sent while its params held
+  bool taken_ = false;       // the engine has the request, and did not refuse it at once
   std::vector<WorkerId> tried_;
-  std::optional<PromptName> prompt_;  // of a prompt that is looked for in caches
-  Place computes_;                    // the prompt, and says how much of it was cached
+  std::optional<PromptName> prompt_;     // of a prompt that is looked for in caches
+  std::shared_ptr<Engine> rendered_by_;  // who said its token ids, if an engine did
+  PromptTraits traits_;
+  Place computes_;  // the prompt, and says how much of it was cached
   gateway::PlacementExplanation explanation_;
   std::shared_ptr<Encoding> encoding_;    // under way
   std::vector<dialects::Edit> encoded_;   // what came of it, for who computes the prompt

@@ -219,7 +219,7 @@ TEST_CASE("relay: an engine whose answer is another does not go on with it; nor 
   ask(whole_begun, whole(R"({"no":"stream"})"));
   ask(whole_begun, whole("", 500));
   ask(whole_begun, whole(R"({"error":"no"})", 400));
-  ask(R"(data: {"id":"c","choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]})"
+  ask(R"(data: {"id":"c","choices":[{"index":0,"delta":{"function_call":{"name":"f"}}}]})"
       "\n\n",
       stream({said("two", {"x"}) + kDone}));
 }
@@ -474,6 +474,75 @@ TEST_CASE("legs: a client that goes during the prefill ends it; decode never hea
   CHECK(rig.server(1).posts.empty());
 }
 
+TEST_CASE("legs: blocks that no decode engine has heard of are fetched for nobody, and so freed") {
+  const std::string params = R"({"do_remote_prefill":true,"remote_block_ids":[[7]]})";
+  const std::string body = R"({"model":"m","messages":[1],"max_tokens":9})";
+  const std::string released =
+      R"({"model":"m","messages":[1],"max_tokens":1,"stream":false,"max_completion_tokens":1,"kv_transfer_params":)" +
+      params + "}";
+  const auto make = [&] {
+    auto rig = std::make_unique<Rig>(
+        std::vector{EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm},
+        std::vector{EngineRole::kPrefill, EngineRole::kDecode, EngineRole::kDecode});
+    const UpstreamAnswer reply = whole(R"({"kv_transfer_params":)" + params + "}");
+    rig->server(0).answers = {reply, reply};
+    return rig;
+  };
+  const auto first_of = [](Rig& rig) {
+    return rig.set.pick({"m", WireApi::kChat, "[1]"}).engine == rig.set.engines()[1] ? 1U : 2U;
+  };
+  // Whoever is first is busy, refuses or is not there: the other one frees them and answers. One
+  // that had the request and died may have fetched them.
+  UpstreamAnswer nobody;
+  nobody.refused = ErrorCode::kUnavailable;
+  for (const auto& [answer, releases] :
+       {std::pair(whole("", 503), true), std::pair(whole("", 429), true), std::pair(nobody, true),
+        std::pair(whole("", 500), false), std::pair(stream({"data: x"}, End::kCut), false)}) {
+    auto rig = make();
+    const std::size_t first = first_of(*rig);
+    rig->server(first).answers = {answer};
+    rig->server(3 - first).answers = {whole("{}"), whole("{}")};
+    CHECK(rig->ask(body).answered->status == 200);
+    const auto& sent = rig->server(3 - first).posts;
+    REQUIRE(sent.size() == (releases ? 2 : 1));
+    CHECK(sent.front().body.contains(params));
+    CHECK((sent.front().body == released) == releases);
+    CHECK(rig->server(0).posts.size() == 2);  // the request itself has a prefill of its own
+  }
+  // The client goes before the decode engine has its request, or after.
+  for (const bool before : {true, false}) {
+    auto rig = make();
+    const std::size_t first = first_of(*rig);
+    UpstreamAnswer slow = stream({kChunk}, End::kHang);
+    if (before) slow.connects = 1s;
+    rig->server(first).answers = {slow, whole("{}")};
+    Asked& it = rig->ask(R"({"model":"m","messages":[1],"max_tokens":9,"stream":true})");
+    it.answered->disconnect();
+    rig->clock.advance(2s);
+    CHECK(it.over);
+    const auto& sent = rig->server(first).posts;
+    REQUIRE(sent.size() == (before ? 2 : 1));
+    if (before) CHECK(sent.back().body.contains(R"("max_tokens":1,"stream":false)"));
+  }
+  // Mooncake's wait for 480 s.
+  Rig rig({EngineKind::kVllm, EngineKind::kVllm, EngineKind::kVllm},
+          {EngineRole::kPrefill, EngineRole::kDecode, EngineRole::kDecode}, nullptr, true);
+  const std::size_t first = first_of(rig);
+  rig.server(0).answers = {whole("{}"), whole("{}")};
+  rig.server(first).answers = {whole("", 503)};
+  rig.server(3 - first).answers = {whole("{}"), whole("{}")};
+  CHECK(rig.ask(body).answered->status == 200);
+  const auto transfer_of = [](const std::string& text) {
+    return text.substr(text.find("xfer-"), 37);
+  };
+  const auto& sent = rig.server(3 - first).posts;
+  REQUIRE(sent.size() == 2);
+  REQUIRE(rig.server(0).posts.size() == 2);
+  CHECK(transfer_of(sent[0].body) == transfer_of(rig.server(0).posts[0].body));
+  CHECK(sent[0].body.contains(R"("max_tokens":1)"));
+  CHECK(transfer_of(sent[1].body) == transfer_of(rig.server(0).posts[1].body));
+}
+
 TEST_CASE("legs: SGLang, both at once with one room; a leg that fails ends the other at once") {
   const auto make = [] {
     return std::make_unique<Rig>(
@@ -518,6 +587,16 @@ TEST_CASE("legs: SGLang, both at once with one room; a leg that fails ends the o
   rig->server(1).answers = {whole("", 400)};
   CHECK(rig->ask(body).over);
   CHECK(rig->server(0).cancelled >= 1);
+  // Closing is not enough for all of its versions: it is named, by a rid of its own.
+  const auto rid_of = [](const std::string& text) {
+    return text.substr(text.find("\"rid\":"), 50);
+  };
+  REQUIRE(rig->server(0).posts.size() == 2);
+  const UpstreamRequest& abort = rig->server(0).posts[1];
+  CHECK(abort.target == "/abort_request");
+  CHECK(abort.body.size() > 20);
+  CHECK(rig->server(0).posts[0].body.contains(abort.body.substr(1, abort.body.size() - 2)));
+  CHECK(rid_of(rig->server(0).posts[0].body) != rid_of(rig->server(1).posts[0].body));
 }
 
 TEST_CASE("legs: vLLM with Mooncake: both at once, paired by a transfer and the rank's engine id") {

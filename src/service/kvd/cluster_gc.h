@@ -52,6 +52,14 @@ struct ClusterGcNumbers {
   std::uint64_t removed = 0, removed_bytes = 0;
   std::uint64_t kept = 0;  // used later
   std::uint64_t failures = 0;
+
+  // What was done since `before`.
+  ClusterGcNumbers operator-(const ClusterGcNumbers& before) const {
+    return {runs - before.runs,       manifests,
+            swept - before.swept,     names - before.names,
+            removed - before.removed, removed_bytes - before.removed_bytes,
+            kept - before.kept,       failures - before.failures};
+  }
 };
 
 class ClusterGc {

@@ -370,7 +370,8 @@ void ClusterTier::remove(const BlockName& name, MissReason reason) {
 
 void ClusterTier::probe() {
   ++under_way_;
-  store_.look_up({{{StorePool::kSmall, "probe"}},
+  // Of both pools: with too few OSDs only one of them answers.
+  store_.look_up({{{StorePool::kSmall, "probe"}, {StorePool::kExtents, "probe"}},
                   now_.now + options_.fetch_limit,
                   [this](MissReason reason, std::vector<StoreFound>) {
                     --under_way_;
@@ -415,14 +416,7 @@ void ClusterTier::poll_sweeps(TierNow now) {
   const ClusterGcNumbers& before = sweep_->before;
   const bool is_off = !sweep_->dry && !breaker_.closed();  // its run does not go on
   if (all.runs == before.runs && !is_off) return;
-  ClusterGcNumbers run = all;
-  run.runs -= before.runs;
-  run.swept -= before.swept;
-  run.names -= before.names;
-  run.removed -= before.removed;
-  run.removed_bytes -= before.removed_bytes;
-  run.kept -= before.kept;
-  run.failures -= before.failures;
+  ClusterGcNumbers run = all - before;
   if (is_off) ++run.failures;
   const auto done = std::move(sweep_->done);
   sweep_.reset();
@@ -447,6 +441,7 @@ void ClusterTier::poll(TierNow now, std::vector<TierRemoval>&) {
   known_.expire(now.now);
   flush_notes();
   store_.poll(now.now);
+  flush_notes();  // those that waited for the last ones
   start_fetches();
   // One that was damaged is not kept for later reads.
   std::erase_if(fetches_, [&](const auto& entry) {
@@ -461,7 +456,8 @@ void ClusterTier::poll(TierNow now, std::vector<TierRemoval>&) {
 }
 
 Instant ClusterTier::next_deadline() const {
-  if (!served_.empty() || !ended_.empty() || !notes_.empty()) return now_.now;
+  const auto may_go = [](const auto& entry) { return entry.second.may_go(); };
+  if (!served_.empty() || !ended_.empty() || std::ranges::any_of(notes_, may_go)) return now_.now;
   const bool is_busy =
       under_way_ > 0 || !queue_.empty() || !breaker_.closed() || (gc_ && gc_->busy()) || sweep_;
   return now_.now + (is_busy ? kBusyTick : kIdleTick);

@@ -13,8 +13,10 @@
 // probe has succeeded. So does a store that is not connected (kTierOff), at once.
 //
 // Writes put the name into the manifest of the class's current slice first, then the object, so
-// that none is in no manifest. The slice noted with an object is the last it lives in: that of its
-// last use plus its class's lifetime.
+// that none is in no manifest: a crash in between leaves a name without an object, which is
+// harmless. It costs no time but the first write's: a manifest takes all names that came while its
+// last write was under way at once, and meanwhile the objects noted before are written. The slice
+// noted with an object is the last it lives in: that of its last use plus its class's lifetime.
 //
 // Invariants: BlockTier's; nothing is called back but in poll(). Limits: bytes of read buffers (the
 // store's stranded ones count), bytes of writes under way, names remembered. Errors: reasons.
@@ -52,7 +54,9 @@ struct ClusterTierOptions {
   Duration fetch_limit = std::chrono::milliseconds(500);  // of a read or look-up
   Duration write_limit = std::chrono::seconds(5);
   std::uint64_t read_bytes_max = std::uint64_t{64} << 20;
-  std::uint64_t write_bytes_max = std::uint64_t{32} << 20;
+  // Of objects that are being noted or written: twice what `puts_max` extents have.
+  std::uint64_t write_bytes_max = std::uint64_t{64} << 20;
+  std::size_t puts_max = 16;  // objects being written at once
   std::size_t names_max = std::size_t{1} << 20;
   std::size_t known_max = std::size_t{1} << 18;  // blocks that gateways are told of
   Duration positive_life = std::chrono::seconds(30);
@@ -124,6 +128,8 @@ class ClusterTier final : public BlockTier {
   }
   std::vector<ClusterKnown::News> take_news() { return known_.take_news(); }
   TierStats stats() const override;
+  // False while the breaker is open: nothing is loaded.
+  bool in_service() const { return breaker_.closed(); }
   ClusterStats cluster_stats() const;
   ClusterGcNumbers gc_numbers() const { return gc_ ? gc_->numbers() : ClusterGcNumbers{}; }
   std::uint64_t bytes_max() const { return options_.bytes_max; }
@@ -159,6 +165,17 @@ class ClusterTier final : public BlockTier {
     StoreName name;
     std::function<void(MissReason)> then;  // kNone: it stands in the manifest
   };
+  struct Notes {
+    std::vector<Noting> waiting;
+    bool is_writing = false;  // names that came before
+    bool may_go() const { return !is_writing && !waiting.empty(); }
+  };
+  struct Put {
+    StoreName name;
+    StoreBuffer payload;
+    TtlClass ttl_class = 0;
+    Done done;
+  };
 
   void ask_extents(const std::shared_ptr<Chain>& chain);
   void ask_singles(const std::shared_ptr<Chain>& chain);
@@ -179,7 +196,9 @@ class ClusterTier final : public BlockTier {
   void arrived(const StoreName& name, MissReason reason, std::size_t bytes);
   void serve(Fetch& fetch, TierRead read);
   void fail(Fetch& fetch, MissReason reason);
-  void put(StoreName name, StoreBuffer payload, TtlClass ttl_class, Done done);
+  void put(Put put);
+  void start_puts();
+  void end_put(Put put, MissReason reason);
   void note(StoreName name, TtlClass ttl_class, Done then);
   void flush_notes();
   void poll_sweeps(TierNow now);
@@ -219,7 +238,9 @@ class ClusterTier final : public BlockTier {
   std::size_t under_way_ = 0;  // operations of the store
   std::uint64_t last_use_ = 0;
   std::unordered_set<std::string> noted_;  // in manifests of slice_
-  std::map<ManifestId, std::vector<Noting>> notes_;
+  std::map<ManifestId, Notes> notes_;
+  std::deque<Put> puts_;  // noted, not being written yet
+  std::size_t puts_under_way_ = 0;
   std::vector<std::pair<TierRead, BlockInfo>> served_;
   std::vector<std::pair<Done, MissReason>> ended_;
   TierStats stats_;

@@ -26,8 +26,8 @@ void ClusterTier::write(TierWrite write) {
   const std::size_t header = kvcache::write_extent_header(std::span(&write.info, 1), buffer.bytes);
   std::memcpy(buffer.bytes.data() + header, payload.data(), bytes - header);
   ++cluster_.singles_written;
-  put(single_object(write.info.name), buffer, write.info.ttl_class,
-      knowing(std::span(&write.info, 1), std::move(write.done)));
+  put({single_object(write.info.name), buffer, write.info.ttl_class,
+       knowing(std::span(&write.info, 1), std::move(write.done))});
 }
 
 void ClusterTier::write_extent(std::span<const BlockInfo> blocks,
@@ -44,8 +44,8 @@ void ClusterTier::write_extent(std::span<const BlockInfo> blocks,
   }
   ENSURE(at == bytes);
   ++cluster_.extents_written;
-  put(extent_object(blocks.back().name, static_cast<std::uint32_t>(blocks.size())), buffer,
-      blocks.back().ttl_class, knowing(blocks, std::move(done)));
+  put({extent_object(blocks.back().name, static_cast<std::uint32_t>(blocks.size())), buffer,
+       blocks.back().ttl_class, knowing(blocks, std::move(done))});
 }
 
 ClusterTier::Done ClusterTier::knowing(std::span<const BlockInfo> blocks, Done done) {
@@ -65,28 +65,50 @@ ClusterTier::Done ClusterTier::knowing(std::span<const BlockInfo> blocks, Done d
   };
 }
 
-void ClusterTier::put(StoreName name, StoreBuffer payload, TtlClass ttl_class, Done done) {
+void ClusterTier::put(Put put) {
   ++stats_.writes;
-  const std::uint64_t bytes = payload.bytes.size();
-  write_bytes_ += bytes;
-  note(name, ttl_class,
-       [this, name, payload = std::move(payload), ttl_class, bytes,
-        done = std::move(done)](MissReason reason) mutable {
-         if (reason != MissReason::kNone) {
-           write_bytes_ -= bytes;
-           return later(std::move(done), reason);
-         }
-         ++under_way_;
-         store_.put({name, std::move(payload), last_slice(ttl_class),
-                     now_.now + options_.write_limit,
-                     [this, name, bytes, done = std::move(done)](MissReason why) mutable {
-                       judge(why);
-                       if (why != MissReason::kNone) noted_.erase(name.name);
-                       write_bytes_ -= bytes;
-                       if (why == MissReason::kNone) stats_.write_bytes += bytes;
-                       later(std::move(done), why);
-                     }});
-       });
+  write_bytes_ += put.payload.bytes.size();
+  StoreName name = put.name;
+  const TtlClass ttl_class = put.ttl_class;
+  note(std::move(name), ttl_class, [this, put = std::move(put)](MissReason reason) mutable {
+    if (reason != MissReason::kNone) return end_put(std::move(put), reason);
+    puts_.push_back(std::move(put));
+    start_puts();
+  });
+}
+
+void ClusterTier::start_puts() {
+  while (!puts_.empty() && puts_under_way_ < options_.puts_max) {
+    Put put = std::move(puts_.front());
+    puts_.pop_front();
+    if (!breaker_.closed()) {
+      end_put(std::move(put), closed_reason());
+      continue;
+    }
+    ++under_way_;
+    ++puts_under_way_;
+    const StoreName name = put.name;
+    const StoreBuffer payload = put.payload;
+    const TimeSlice slice = last_slice(put.ttl_class);
+    store_.put({name, payload, slice, now_.now + options_.write_limit,
+                [this, put = std::move(put)](MissReason reason) mutable {
+                  judge(reason);
+                  --puts_under_way_;
+                  end_put(std::move(put), reason);
+                  start_puts();
+                }});
+  }
+}
+
+void ClusterTier::end_put(Put put, MissReason reason) {
+  const std::uint64_t bytes = put.payload.bytes.size();
+  write_bytes_ -= bytes;
+  if (reason == MissReason::kNone) {
+    stats_.write_bytes += bytes;
+  } else {
+    noted_.erase(put.name.name);
+  }
+  later(std::move(put.done), reason);
 }
 
 void ClusterTier::touch_object(StoreName name, TtlClass ttl_class, TierNow now, Done done) {
@@ -109,20 +131,27 @@ void ClusterTier::touch_object(StoreName name, TtlClass ttl_class, TierNow now, 
 void ClusterTier::note(StoreName name, TtlClass ttl_class, Done then) {
   if (noted_.size() >= options_.names_max) noted_.clear();
   noted_.insert(name.name);
-  auto& notes = notes_[{ttl_class, slice_}];
+  auto& notes = notes_[{ttl_class, slice_}].waiting;
   if (notes.size() >= kNotesMax) return later(std::move(then), MissReason::kTooSlow);
   notes.push_back({std::move(name), std::move(then)});
 }
 
+// One write of a manifest at a time: what comes meanwhile goes with the next.
 void ClusterTier::flush_notes() {
-  for (auto& [id, notes] : std::exchange(notes_, {})) {
+  std::erase_if(notes_, [this](const auto& entry) {
+    return entry.first.slice != slice_ && !entry.second.is_writing && entry.second.waiting.empty();
+  });
+  for (auto& [id, notes] : notes_) {
+    if (!notes.may_go()) continue;
+    notes.is_writing = true;
     std::vector<StoreName> names;
-    for (const Noting& noting : notes)
+    for (const Noting& noting : notes.waiting)
       names.push_back(noting.name);
     ++under_way_;
     store_.add_to_manifest(id, std::move(names), now_.now + options_.write_limit,
-                           [this, noted = std::move(notes)](MissReason reason) {
+                           [this, id, noted = std::exchange(notes.waiting, {})](MissReason reason) {
                              judge(reason);
+                             notes_.at(id).is_writing = false;
                              for (const Noting& noting : noted) {
                                if (reason != MissReason::kNone) noted_.erase(noting.name.name);
                                noting.then(reason);

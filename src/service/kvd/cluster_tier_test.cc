@@ -238,7 +238,22 @@ TEST_CASE("a store that hangs is misses with a reason, then nothing is asked, th
     b.f.tell(1, kv::Alive{});
     b.poll();
   }
+  REQUIRE(store.look_ups.back().size() == 2);  // the probe: both pools are to answer
+  CHECK(store.look_ups.back()[0].pool != store.look_ups.back()[1].pool);
   CHECK(b.acquire(5, kE).history.size() == kE);
+}
+
+TEST_CASE("what left memory is missed for the store's silence, not for having left") {
+  testing::MemoryStore store;
+  Host a(store, kE + 16);
+  a.store_chain(5, kE);
+  a.write_out();
+  a.store_chain(6, kE);  // in place of it
+  a.write_out();
+  store.hangs = true;
+  CHECK(a.acquire(5, kE).missing == MissReason::kTooSlow);
+  store.hangs = false;
+  CHECK(a.acquire(5, kE).history.size() == kE);
 }
 
 TEST_CASE(
@@ -407,8 +422,17 @@ TEST_CASE("a store that is not connected yet is no failing one, and is there as 
   }
   store.verdict = MissReason::kTierOff;
   Host b(store);
+  b.f.connect(20, "gateway");
+  b.f.tell(20, kv::Subscribe{});
+  // What the gateway was told last.
+  const auto cluster_is_off = [&] {
+    return b.f.sessions[20].events.back().tiers_off == 1U << std::to_underlying(KvTier::kCluster);
+  };
+  b.f.work();
+  CHECK(!cluster_is_off());  // nobody has asked the store
   for (int i = 0; i < 10; ++i)
     CHECK(b.acquire(5, kE).missing == MissReason::kTierOff);
+  CHECK(cluster_is_off());
   CHECK(!b.stat("cluster", "in_service").as_bool());
   CHECK(b.stat("cluster", "breaker_openings").to_number<int>() == 0);
   b.store_chain(6, kE);                        // waits for it
@@ -424,6 +448,7 @@ TEST_CASE("a store that is not connected yet is no failing one, and is there as 
     b.poll();
   }
   CHECK(b.stat("cluster", "in_service").as_bool());
+  CHECK(!cluster_is_off());
   CHECK(b.acquire(5, kE).history.size() == kE);
   b.write_out();
   CHECK(store.objects.contains(ClusterTier::extent_object(history(6, kE - 1), kE)));

@@ -56,8 +56,10 @@ void EventFeed::flush(Outbox& outbox) {
     while (subscriber.next < log_.next()) {
       kv::Events message{epoch_, subscriber.next, false, false, log_.from(subscriber.next)};
       subscriber.next += message.events.size();
-      outbox.send(session, std::move(message));
+      send(session, subscriber, std::move(message), outbox);
     }
+    if (subscriber.tiers_off != tiers_off_)
+      send(session, subscriber, {epoch_, subscriber.next, false, false, {}}, outbox);
   }
 }
 
@@ -96,7 +98,13 @@ void EventFeed::work(Outbox& outbox) {
     subscriber.sent = 0;
     subscriber.snapshotting = subscriber.walking = false;
   }
-  outbox.send(found->first, std::move(message));
+  send(found->first, subscriber, std::move(message), outbox);
+}
+
+void EventFeed::send(kv::SessionId session, Subscriber& subscriber, kv::Events message,
+                     Outbox& outbox) {
+  subscriber.tiers_off = message.tiers_off = tiers_off_;
+  outbox.send(session, std::move(message));
 }
 
 }  // namespace penstock::service

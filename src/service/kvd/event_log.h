@@ -5,7 +5,8 @@
 // gets a snapshot of everything held, in messages of at most kEventsPerMessage, and then what
 // happened since it began: a snapshot is walked in steps between other work, and what changed
 // behind the walk is among the events that follow. A subscriber whose connection is congested is
-// sent nothing; when the log has left it behind, it gets a snapshot.
+// sent nothing; when the log has left it behind, it gets a snapshot. Each message says which tiers
+// are out of service; when that changes, one goes out for it alone if no event does.
 //
 // Invariants: numbers grow by one from 1 and are never used twice in an epoch; a subscriber is told
 // every event once, in order, or a snapshot that stands for them. Memory: kept_max events, and one
@@ -18,6 +19,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -70,6 +72,8 @@ class EventFeed {
   bool has_work() const;
   void work(Outbox& outbox);
   std::size_t subscribers() const { return subscribers_.size(); }
+  // Tiers out of service, a bit each: told with the next message, or flush().
+  void set_tiers_off(std::uint8_t tiers) { tiers_off_ = tiers; }
 
  private:
   struct Subscriber {
@@ -80,12 +84,16 @@ class EventFeed {
     bool walked = false;   // and is over
     SnapshotCursor cursor;
     std::vector<kv::Event> found;
-    std::size_t sent = 0;  // of `found`
+    std::size_t sent = 0;                     // of `found`
+    std::optional<std::uint8_t> tiers_off{};  // as told; none: it may know anything
   };
+
+  void send(kv::SessionId session, Subscriber& subscriber, kv::Events message, Outbox& outbox);
 
   std::uint64_t epoch_;
   const EventLog& log_;
   Snapshot snapshot_;
+  std::uint8_t tiers_off_ = 0;
   std::map<kv::SessionId, Subscriber> subscribers_;
   std::set<kv::SessionId> congested_;
 };

@@ -79,7 +79,38 @@ TEST_CASE("one who comes back goes on where it was; too old or another epoch is 
     CHECK(messages[0].first == c.first);
     CHECK(messages[0].events.size() == c.events);
   }
-  f.feed.subscribe(kv::SessionId(1), {3, 10});  // knows all
+  f.feed.subscribe(kv::SessionId(1), {3, 10});  // knows all, but not what is in service by now
+  const auto messages = f.sent();
+  REQUIRE(messages.size() == 1);
+  CHECK(messages[0].first == 11);
+  CHECK(messages[0].events.empty());
+  CHECK(f.sent().empty());
+}
+
+TEST_CASE("each message says which tiers are out of service; a change is told at once, and once") {
+  Fixture f;
+  f.feed.set_tiers_off(16);
+  f.feed.subscribe(kv::SessionId(1), {});
+  CHECK(f.sent().at(0).tiers_off == 16);
+  CHECK(f.sent().empty());
+  f.feed.set_tiers_off(0);
+  f.happen(1, 2);
+  auto messages = f.sent();
+  REQUIRE(messages.size() == 1);  // with the events
+  CHECK(messages[0].tiers_off == 0);
+  f.feed.set_tiers_off(16);
+  f.feed.set_congested(kv::SessionId(1), true);
+  CHECK(f.sent().empty());
+  f.feed.set_congested(kv::SessionId(1), false);
+  messages = f.sent();
+  REQUIRE(messages.size() == 1);
+  CHECK(messages[0].tiers_off == 16);
+  CHECK(messages[0].events.empty());
+  CHECK(messages[0].first == 3);
+  CHECK(!messages[0].snapshot);
+  f.feed.subscribe(kv::SessionId(1), {3, 1});  // comes back, and may have been told anything before
+  f.feed.set_tiers_off(0);
+  CHECK(f.sent().at(0).tiers_off == 0);
   CHECK(f.sent().empty());
 }
 

@@ -214,6 +214,7 @@ void KvDaemon::poll(TierNow now) {
     s.cluster->poll(now, removals);
     for (const ClusterKnown::News& news : s.cluster->take_news())
       s.holdings.in_cluster(news.name, news.is_there);
+    s.feed.set_tiers_off(s.cluster->in_service() ? 0 : 1U << std::to_underlying(KvTier::kCluster));
     s.leases.looked_up(now);
   }
   const std::vector<LoadEnded> loaded = s.loads.finish(now);

@@ -48,8 +48,8 @@ void Leases::looked_up(TierNow now) {
     Lease& lease = found->second;
     lease.looks_up = false;
     walk(key, lease);
-    if (reason != MissReason::kNone && lease.missing == MissReason::kNeverStored)
-      lease.missing = reason;
+    // It may have been there, whatever became of it here.
+    if (reason != MissReason::kNone && lease.missing != MissReason::kNone) lease.missing = reason;
     plan(key, lease, now);
     changed_.insert(key);
   }

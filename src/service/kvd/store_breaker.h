@@ -1,10 +1,10 @@
 // StoreBreaker: keeps a slow or failing store from costing every request its deadline.
 //
 // Closed: operations go ahead. After `failures_max` failures in a row it opens: nothing is asked
-// for `pause`, which doubles each time up to `pause_max`. Then one probe is let through (half
-// open): its success closes the breaker, its failure opens it again. A store that is off (not
-// connected yet) says so at once: there is nothing to spare, so it is probed every `pause_min`, and
-// that is no failure.
+// for `pause`, which doubles each time up to `pause_max` (short: a probe is one small look-up, and
+// a store that is back is to be used). Then one probe is let through (half open): its success
+// closes the breaker, its failure opens it again. A store that is off (not connected yet) says so
+// at once: there is nothing to spare, so it is probed every `pause_min`, and that is no failure.
 //
 // Concurrency: one thread. Source: docs/design/0013-cluster-tier.md.
 #pragma once
@@ -19,7 +19,7 @@ namespace penstock::service {
 struct StoreBreakerOptions {
   int failures_max = 4;
   Duration pause_min = std::chrono::milliseconds(500);
-  Duration pause_max = std::chrono::seconds(30);
+  Duration pause_max = std::chrono::seconds(2);
 };
 
 class StoreBreaker {
