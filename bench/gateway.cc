@@ -17,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include "gateway_idle.h"
 #include "gateway_load.h"
 #include "gateway_rig.h"
 
@@ -49,8 +50,7 @@ Result<Child> start_gateway(const Options& options, const std::string& folder,
 }
 
 // A gateway that nobody has asked anything.
-Result<std::vector<Figure>> idle_figures(const Options& options, pid_t pid) {
-  const Duration watch = options.quick ? 3s : 60s;
+Result<std::vector<Figure>> idle_figures(pid_t pid, Duration watch) {
   std::this_thread::sleep_for(1s);
   const double before = resident_mb(pid);
   std::this_thread::sleep_for(watch);
@@ -141,6 +141,16 @@ Result<std::vector<Figure>> stream_figures(const Options& options, std::uint16_t
 
 }  // namespace
 
+Result<std::vector<Figure>> run_gateway_idle(const Options& options) {
+  TRY(const auto folder, ScratchFolder::make());
+  const std::string socket = folder->path() + "/run/instant.sock";
+  const auto worker = start_instant_worker(socket, options.model_dir, {});
+  if (worker->line().empty())
+    return fail(ErrorCode::kUnavailable, "the bench's worker did not start");
+  TRY(const Child gateway, start_gateway(options, folder->path(), socket));
+  return idle_figures(gateway.pid(), options.quick ? 3s : 600s);
+}
+
 Result<std::vector<Figure>> run_gateway(const Options& options) {
   TRY(const auto folder, ScratchFolder::make());
   const std::string socket = folder->path() + "/run/instant.sock";
@@ -150,7 +160,7 @@ Result<std::vector<Figure>> run_gateway(const Options& options) {
     return fail(ErrorCode::kUnavailable, "the bench's worker did not start");
   TRY(const Child gateway, start_gateway(options, folder->path(), socket));
   TRY(const std::uint16_t port, port_of(gateway.report()));
-  TRY(const auto idle, idle_figures(options, gateway.pid()));
+  TRY(const auto idle, idle_figures(gateway.pid(), options.quick ? 3s : 60s));
 
   TRY(auto wire, HttpWire::open(port));
   TRY(const auto answer, wire.ask(chat_post(small_body(false, kInstantTokens))));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "gateway_idle.h"
+
 namespace penstock::bench {
 
 const std::vector<Bench>& all() {
@@ -17,6 +19,8 @@ const std::vector<Bench>& all() {
       {"pd", "prefill and decode apart against mixed workers, and what the gateway costs", run_pd},
       {"gateway", "a worker that answers at once behind the gateway, against nginx as a proxy",
        run_gateway},
+      {"gateway-idle", "the memory of a gateway that is asked nothing for ten minutes",
+       run_gateway_idle},
       {"proxy", "an OpenAI-speaking engine behind the gateway, against nginx as a proxy",
        run_proxy},
       {"grammar", "compiling a schema and token masks for structured output", run_grammar},

@@ -40,6 +40,9 @@ struct AnswerRules {
   std::vector<Arguments> tools;  // [conversation.tools]; one is not kNone
   bool must_call = false;        // calls and nothing else, but for reasoning
   bool several_calls = true;
+  // The schema that an answer without calls is an instance of; empty: it is free text. Only for
+  // families that tell_json_from_calls().
+  std::string json = {};
 };
 
 class ChatEncoding {
@@ -58,6 +61,14 @@ class ChatEncoding {
   // A parser for one answer to `conversation`; stop strings apply to visible text only.
   virtual std::unique_ptr<OutputParser> make_parser(const Conversation& conversation,
                                                     std::vector<std::string> stop) const = 0;
+  // Whether an answer may be either JSON or calls, told apart by how it begins.
+  virtual bool tells_json_from_calls() const { return false; }
+  // The parser of such an answer: what doesn't begin with a call is text to its end, whatever marks
+  // its strings spell. Precondition: tells_json_from_calls().
+  virtual std::unique_ptr<OutputParser> make_json_or_calls_parser(
+      const Conversation& conversation, std::vector<std::string> stop) const {
+    return make_parser(conversation, std::move(stop));
+  }
   // Whole answers by `rules`, reasoning included, as EBNF (core/grammar/ebnf.h): make_parser()
   // finds in them no other calls than allowed. Free text holds no mark of a call.
   // kUnsupported where the family has no calls, or for a schema that the family's calls can't be

@@ -37,11 +37,12 @@ bool is_json(std::string_view text) {
 DeepSeekParser::DeepSeekParser(bool starts_in_reasoning, ToolMarkup tools,
                                std::vector<std::string> stop)
     : stage_(starts_in_reasoning ? Stage::kReasoning : Stage::kContent),
+      tools_(tools),
       stop_count_(stop.size()),
       content_markers_(std::move(stop)) {
   content_markers_.emplace_back(kThinkEnd);
   reasoning_markers_.emplace_back(kThinkEnd);
-  if (tools == ToolMarkup::kParse) {
+  if (tools != ToolMarkup::kAsText) {
     content_markers_.push_back(kOpen);
     reasoning_markers_.push_back(kOpen);
   }
@@ -74,6 +75,19 @@ void DeepSeekParser::finish(std::vector<OutputEvent>& events) {
   stage_ = Stage::kFinished;
 }
 
+// Of an answer that is calls or text: once it can't begin with a mark, all that follows is text.
+void DeepSeekParser::look_for_text() {
+  const std::size_t at = buffer_.find_first_not_of(" \t\r\n");
+  if (at == std::string::npos) return;
+  const std::string_view rest = std::string_view(buffer_).substr(at);
+  const auto may_begin_with = [rest](std::string_view mark) {
+    return rest.starts_with(mark) || mark.starts_with(rest);
+  };
+  if (may_begin_with(kOpen) || may_begin_with(kThinkEnd)) return;
+  tools_ = ToolMarkup::kAsText;
+  content_markers_.resize(stop_count_);
+}
+
 // Consumes up to one marker; false when nothing more is certain.
 bool DeepSeekParser::step(MoreText more, std::vector<OutputEvent>& events) {
   if (stage_ == Stage::kJsonValue) return json_value(more, events);
@@ -83,6 +97,7 @@ bool DeepSeekParser::step(MoreText more, std::vector<OutputEvent>& events) {
     skip_newline_ = false;
     if (buffer_.front() == '\n') buffer_.erase(0, 1);
   }
+  if (stage_ == Stage::kContent && tools_ == ToolMarkup::kFirstOnly) look_for_text();
   MarkerHit hit = scan(buffer_, markers(), more);
   std::size_t release = hit.safe;
   const bool ends_text = hit.marker != kNoMarker && hit.marker >= stop_count_;

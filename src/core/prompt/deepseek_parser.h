@@ -18,7 +18,8 @@
 
 namespace penstock::prompt {
 
-enum class ToolMarkup : std::uint8_t { kParse, kAsText };
+// kFirstOnly: a call is read only where no text came before it.
+enum class ToolMarkup : std::uint8_t { kParse, kFirstOnly, kAsText };
 
 class DeepSeekParser : public SteppedParser {
  public:
@@ -43,6 +44,7 @@ class DeepSeekParser : public SteppedParser {
   };
 
   bool step(MoreText more, std::vector<OutputEvent>& events) override;
+  void look_for_text();
   void enter(Stage stage);
   const std::vector<std::string>& markers() const;
   void unmatched(std::string_view text, std::vector<OutputEvent>& events);
@@ -56,6 +58,7 @@ class DeepSeekParser : public SteppedParser {
   static void emit(OutputEvent::Kind kind, std::string_view text, std::vector<OutputEvent>& events);
 
   Stage stage_;
+  ToolMarkup tools_;
   bool skip_newline_ = true;  // one newline right after a stage begins is not part of the text
   bool first_parameter_ = true;
   std::size_t stop_count_;

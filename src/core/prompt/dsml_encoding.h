@@ -29,6 +29,12 @@ class DsmlEncoding : public ChatEncoding {
     return std::make_unique<DeepSeekParser>(starts_in_reasoning(conversation), tools,
                                             std::move(stop));
   }
+  bool tells_json_from_calls() const override { return true; }
+  std::unique_ptr<OutputParser> make_json_or_calls_parser(
+      const Conversation& conversation, std::vector<std::string> stop) const override {
+    return std::make_unique<DeepSeekParser>(starts_in_reasoning(conversation),
+                                            ToolMarkup::kFirstOnly, std::move(stop));
+  }
 
   Result<std::string> answer_grammar(const Conversation& conversation, const AnswerRules& rules,
                                      const TokenIdOf& token_id) const override {

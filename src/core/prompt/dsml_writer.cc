@@ -79,7 +79,14 @@ Result<std::string> dsml_answer_grammar(const Conversation& conversation, const 
   std::string root = "root ::= ";
   if (starts_in_reasoning)
     root += grammar_without({kThinkEnd, mark}) + " " + grammar_token(kThinkEnd, token_id) + " ";
-  root += rules.must_call ? R"("\n\n" block)" : grammar_without({mark}) + " block?";
+  const std::string_view block = R"("\n\n" block)";
+  if (rules.must_call) {
+    root += block;
+  } else if (rules.json.empty()) {
+    root += grammar_without({mark}) + " block?";
+  } else {
+    root += fmt::format("(%json {} | {})", rules.json, block);
+  }
   return root + "\n" + calls;
 }
 

@@ -112,8 +112,9 @@ struct Read {
 };
 
 Read read(const prompt::ChatEncoding& encoding, const Conversation& asked, std::string_view answer,
-          std::size_t piece) {
-  const auto parser = encoding.make_parser(asked, {});
+          std::size_t piece, bool json_or_calls = false) {
+  const auto parser = json_or_calls ? encoding.make_json_or_calls_parser(asked, {})
+                                    : encoding.make_parser(asked, {});
   std::vector<OutputEvent> events;
   for (std::size_t i = 0; i < answer.size(); i += piece)
     parser->feed(answer.substr(i, piece), events);
@@ -145,8 +146,12 @@ int check_family(const char* family, Thinking thinking, const AnswerRules& rules
     const std::string answer = walk(grammar::Matcher(*grammar), rng);
     if (answer.empty()) continue;
     CAPTURE(answer);
-    const Read whole = read(**encoding, asked, answer, answer.size());
-    const Read bytes = read(**encoding, asked, answer, 1);
+    const bool json = !rules.json.empty();
+    const Read whole = read(**encoding, asked, answer, answer.size(), json);
+    const Read bytes = read(**encoding, asked, answer, 1, json);
+    // An instance, not a byte less, or calls and no text.
+    if (json && whole.calls.empty()) CHECK(is_instance(rules.json, whole.content));
+    if (json && !whole.calls.empty()) CHECK(whole.content.empty());
     CHECK(bytes.calls == whole.calls);
     CHECK(bytes.content == whole.content);
     if (rules.must_call) {
@@ -188,6 +193,21 @@ TEST_CASE("every text of a family's grammar is an answer with valid calls") {
     unforced += check_family(family, Thinking::kEnabled, {.tools = some}, false, rng);
   }
   CHECK(unforced >= 20);
+}
+
+TEST_CASE("every text of a grammar of JSON or calls is one of the two") {
+  Rng rng(8);
+  const AnswerRules rules = {
+      .tools = {Arguments::kBySchema, Arguments::kAny, Arguments::kNone},
+      .json = R"({"type":"object","properties":{"a":{"type":"string"}},"required":["a"],
+                  "additionalProperties":false})"};
+  int with_calls = 0;
+  for (const char* family : {"deepseek_v3_2", "deepseek_v4", "deepseek_v4_1"}) {
+    CAPTURE(std::string(family));
+    for (const Thinking thinking : {Thinking::kEnabled, Thinking::kDisabled})
+      with_calls += check_family(family, thinking, rules, true, rng);
+  }
+  CHECK(with_calls >= 3);
 }
 
 TEST_CASE("free text spells no mark of a call") {

@@ -45,6 +45,12 @@ class AnswerGrammar {
     }
   }
 
+  // Without calls, the answer is of this format.
+  void hold_text(const Constraint& format) {
+    rules_.json =
+        format.kind == Constraint::Kind::kJsonSchema ? format.text : R"({"type":"object"})";
+  }
+
   // `field`: what is at fault when no single tool is.
   Result<Constraint> make(std::string_view field) {
     auto whole = compiled(rules_);
@@ -91,29 +97,40 @@ class AnswerGrammar {
 
 }  // namespace
 
-Status constrain_answer(ChatRequest& request, const ServedModel& model,
-                        grammar::CheckedConstraints& checked) {
+Result<AnswerShape> constrain_answer(ChatRequest& request, const ServedModel& model,
+                                     grammar::CheckedConstraints& checked) {
   const Conversation& conversation = request.conversation;
   const ToolChoiceMode mode = request.tool_choice.mode;
   const bool forced = mode == ToolChoiceMode::kRequired || mode == ToolChoiceMode::kNamed;
   const bool strict = std::ranges::any_of(conversation.tools, &ToolDefinition::strict);
+  AnswerGrammar grammar(request, model, checked);
   if (request.constraint && !forced) {
-    if (!conversation.tools.empty() || conversation.continue_last_assistant) {
-      return fail(
-          ErrorCode::kUnsupported,
-          "an answer in JSON can't go with tools or with prefix completion here yet; force a "
-          "call, send tool_choice \"none\", or leave one of them out",
-          std::string(request.constraint_field));
+    if (conversation.continue_last_assistant) {
+      return fail(ErrorCode::kUnsupported,
+                  "an answer in JSON can't go with prefix completion here; leave one of them out",
+                  std::string(request.constraint_field));
     }
     if (auto good = checked.check(request.constraint); !good)
       return in_field(std::move(good).error(), request.constraint_field);
-    return constrain_text(request, model);
+    if (conversation.tools.empty()) {
+      TRY_STATUS(constrain_text(request, model));
+      return AnswerShape::kUsual;
+    }
+    if (!model.encoding->tells_json_from_calls()) {
+      return fail(ErrorCode::kUnsupported,
+                  "this model's calls can't be told from an answer in JSON; force a call, send "
+                  "tool_choice \"none\", or leave the format or the tools out",
+                  std::string(request.constraint_field));
+    }
+    grammar.hold_text(request.constraint);
+    TRY(request.constraint, grammar.make(request.constraint_field));
+    return AnswerShape::kJsonOrCalls;
   }
-  if (!forced && !strict) return {};
+  if (!forced && !strict) return AnswerShape::kUsual;
   const std::string_view field = forced ? "tool_choice" : "tools";
-  TRY(request.constraint, AnswerGrammar(request, model, checked).make(field));
+  TRY(request.constraint, grammar.make(field));
   request.constraint_field = field;
-  return {};
+  return AnswerShape::kUsual;
 }
 
 }  // namespace penstock::gateway

@@ -59,6 +59,17 @@ TEST_CASE("what is forced or strict goes to the engine as a grammar") {
       {tools(two, R"(,"tool_choice":"required","response_format":{"type":"json_object"})"),
        {"call+"},
        {}},
+      {tools(two, R"(,"response_format":{"type":"json_object"})"),
+       {"(%json {\"type\":\"object\"} | ", "any-body", "call+"},
+       {"block?"}},
+      {tools(two,
+             R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":)" +
+                 kGood + "}}"),
+       {"(%json " + kGood + " | ", "any-body"},
+       {}},
+      {tools(two, R"(,"tool_choice":"none","response_format":{"type":"json_object"})"),
+       {},
+       {"root"}},
       // Nobody asked for more than a grammar can do.
       {tools(tool("f", kUndoable), R"(,"tool_choice":"required")"), {"any-body"}, {"tool0"}},
       {tools(tool("f", kUndoable, kStrict), R"(,"tool_choice":"none")"), {}, {"root"}},
@@ -116,6 +127,43 @@ TEST_CASE("a schema that can't be kept is refused by its field before anything i
     CHECK_MESSAGE(contains(answered->body, c.field), answered->body);
     CHECK(rig.engines.submitted == 0);
   }
+}
+
+TEST_CASE("a format beside tools: what can't be kept is refused, and by whose fault it is") {
+  const std::string json = R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n",)";
+  const std::pair<std::string, const char*> cases[] = {
+      {tools(tool("f", kGood)) + json + R"("schema":)" + kUndoable + "}}", "response_format"},
+      {tools(tool("f", kUndoable, kStrict)) + json + R"("schema":)" + kGood + "}}",
+       "tools[0].function.parameters"}};
+  for (const auto& [extra, field] : cases) {
+    Rig rig;
+    const auto answered = rig.chat(extra);
+    CHECK(answered->status == 400);
+    CHECK_MESSAGE(contains(answered->body, field), answered->body);
+    CHECK(rig.engines.submitted == 0);
+  }
+}
+
+TEST_CASE("an answer of JSON or calls is read as what it begins with") {
+  const std::string asked = tools(tool("f", kGood), R"(,"response_format":{"type":"json_object"})");
+  const std::string call =
+      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" "
+      "string=\"false\">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+  {
+    Rig rig;
+    const auto answered = rig.chat(asked);
+    rig.emit_text("\n\n" + call);  // its end is the answer's
+    CHECK_MESSAGE(contains(answered->body, R"("arguments":"{\"a\": 1}")"), answered->body);
+    CHECK(contains(answered->body, R"("finish_reason":"tool_calls")"));
+  }
+  Rig rig;
+  const auto answered = rig.chat(asked);
+  rig.emit_text(R"({"a": "</think><｜DSML｜tool_calls>"})");
+  end(rig);
+  CHECK_MESSAGE(
+      contains(answered->body, R"("content":"{\"a\": \"</think><｜DSML｜tool_calls>\"}")"),
+      answered->body);
+  CHECK(contains(answered->body, R"("finish_reason":"stop")"));
 }
 
 TEST_CASE("an engine's complaint about a constraint names what the client sent") {

@@ -103,7 +103,9 @@ Status Generation::admit() {
     const bool off = request_.reasoning_effort == ReasoningEffort::kNone;
     conversation.thinking = off ? Thinking::kDisabled : Thinking::kEnabled;
   }
-  if (!format_.only_counts()) TRY_STATUS(constrain_answer(request_, *model_, context_.checked));
+  if (!format_.only_counts()) {
+    TRY(shape_, constrain_answer(request_, *model_, context_.checked));
+  }
   TRY(cache_, cache_hints(context_.cache, request_, record_));
   if (!request_.has_seed) request_.sampling.seed = context_.rng.next_u64();
   return {};
@@ -326,8 +328,14 @@ void Generation::begin_answer() {
   for (std::uint32_t i = 0; i < open_choices_; ++i) {
     Choice::Options options;
     options.tokenizer = model_->tokenizer.get();
-    options.parser = raw_ ? std::make_unique<prompt::PlainParser>(request_.stop)
-                          : model_->encoding->make_parser(request_.conversation, request_.stop);
+    if (raw_) {
+      options.parser = std::make_unique<prompt::PlainParser>(request_.stop);
+    } else if (shape_ == AnswerShape::kJsonOrCalls) {
+      options.parser =
+          model_->encoding->make_json_or_calls_parser(request_.conversation, request_.stop);
+    } else {
+      options.parser = model_->encoding->make_parser(request_.conversation, request_.stop);
+    }
     if (!raw_ && model_->encoding->reads_special_tokens())
       options.special = Tokenizer::Special::kKeep;
     options.logprobs = request_.logprobs();

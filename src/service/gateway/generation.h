@@ -28,6 +28,7 @@
 #include "core/protocol/chat_request.h"
 #include "domain/request_record.h"
 #include "port/http.h"
+#include "service/gateway/answer_rules.h"
 #include "service/gateway/choice.h"
 #include "service/gateway/context.h"
 #include "service/gateway/engine_run.h"
@@ -100,6 +101,7 @@ class Generation {
   Instant received_at_;
   std::deque<Part> parts_;  // one at least
   protocol::ChatRequest request_;
+  AnswerShape shape_ = AnswerShape::kUsual;
   CacheHints cache_;
   const ServedModel* model_ = nullptr;
   bool raw_ = false;  // the prompt is no conversation, so the answer is text and nothing else
