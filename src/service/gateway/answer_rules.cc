@@ -114,7 +114,10 @@ Result<AnswerShape> constrain_answer(ChatRequest& request, const ServedModel& mo
       return in_field(std::move(good).error(), request.constraint_field);
     if (conversation.tools.empty()) {
       TRY_STATUS(constrain_text(request, model));
-      return AnswerShape::kUsual;
+      if (!model.encoding->thinks(conversation)) return AnswerShape::kText;
+      // A parser of the model's finds the end of the reasoning.
+      return model.encoding->tells_json_from_calls() ? AnswerShape::kJsonOrCalls
+                                                     : AnswerShape::kUsual;
     }
     if (!model.encoding->tells_json_from_calls()) {
       return fail(ErrorCode::kUnsupported,

@@ -21,6 +21,7 @@ namespace penstock::gateway {
 
 enum class AnswerShape : std::uint8_t {
   kUsual,
+  kText,         // a format and nothing beside it: no mark of the model's has a meaning
   kJsonOrCalls,  // to be read by ChatEncoding::make_json_or_calls_parser()
 };
 // Sets request.constraint and what an engine's errors about it name. Precondition: the

@@ -166,6 +166,21 @@ TEST_CASE("an answer of JSON or calls is read as what it begins with") {
   CHECK(contains(answered->body, R"("finish_reason":"stop")"));
 }
 
+TEST_CASE("an answer held to a format is its text, whatever that spells") {
+  const std::string json = R"(,"response_format":{"type":"json_object"})";
+  for (const bool thinks : {false, true}) {
+    Rig rig;
+    const auto answered =
+        rig.chat(json + (thinks ? R"(,"thinking":{"type":"enabled"})" : R"(,"tools":[])"));
+    rig.emit_text(std::string(thinks ? "Hm.</think>" : "") +
+                  R"({"a": "<think></think><｜DSML｜tool_calls>"})");
+    end(rig);
+    CHECK_MESSAGE(
+        contains(answered->body, R"("content":"{\"a\": \"<think></think><｜DSML｜tool_calls>\"}")"),
+        answered->body);
+  }
+}
+
 TEST_CASE("an engine's complaint about a constraint names what the client sent") {
   Rig rig;
   const auto answered = rig.chat(tools(tool("f", kGood), R"(,"tool_choice":"required")"));

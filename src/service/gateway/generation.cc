@@ -328,7 +328,8 @@ void Generation::begin_answer() {
   for (std::uint32_t i = 0; i < open_choices_; ++i) {
     Choice::Options options;
     options.tokenizer = model_->tokenizer.get();
-    if (raw_) {
+    const bool is_text = raw_ || shape_ == AnswerShape::kText;
+    if (is_text) {
       options.parser = std::make_unique<prompt::PlainParser>(request_.stop);
     } else if (shape_ == AnswerShape::kJsonOrCalls) {
       options.parser =
@@ -336,7 +337,7 @@ void Generation::begin_answer() {
     } else {
       options.parser = model_->encoding->make_parser(request_.conversation, request_.stop);
     }
-    if (!raw_ && model_->encoding->reads_special_tokens())
+    if (!is_text && model_->encoding->reads_special_tokens())
       options.special = Tokenizer::Special::kKeep;
     options.logprobs = request_.logprobs();
     options.parallel_tool_calls = request_.parallel_tool_calls;
