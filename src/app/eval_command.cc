@@ -61,6 +61,24 @@ Result<std::vector<SkillItem>> load_suite(const std::string& folder, std::uint32
 
 using Outcome = std::optional<Result<evaluate::Verdict>>;
 
+constexpr auto kPauseMin = std::chrono::milliseconds(250);
+constexpr auto kPauseMax = std::chrono::seconds(10);
+constexpr auto kPatience = std::chrono::minutes(10);  // with a server that is busy
+
+// How good the answers are is asked, not how fast: a busy server is asked again, ever later.
+Result<std::string> ask(const ApiTarget& target, const std::string& body) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  std::chrono::milliseconds pause = kPauseMin;
+  for (;;) {
+    auto answer = complete(target, body);
+    if (answer || error_info(answer.error().code).retry != RetryAdvice::kAfterDelay ||
+        std::chrono::steady_clock::now() + pause > end)
+      return answer;
+    std::this_thread::sleep_for(pause);
+    pause = std::min<std::chrono::milliseconds>(2 * pause, kPauseMax);
+  }
+}
+
 // Asks all items, `concurrency` at a time; outcomes in the order of the items.
 std::vector<Outcome> ask_all(const ApiTarget& target, const std::string& model,
                              const std::vector<SkillItem>& items, const Options& options) {
@@ -72,7 +90,7 @@ std::vector<Outcome> ask_all(const ApiTarget& target, const std::string& model,
   const auto work = [&] {
     for (std::size_t i = next++; i < items.size(); i = next++) {
       const auto body = evaluate::request_body(items[i], model, options.max_tokens);
-      auto answer = complete(target, body);
+      auto answer = ask(target, body);
       if (answer) {
         outcomes[i] = evaluate::judge(items[i], *answer);
       } else {

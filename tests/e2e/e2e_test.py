@@ -10,6 +10,7 @@ import argparse
 import collections
 import concurrent.futures
 import http.client
+import http.server
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -873,6 +875,37 @@ class CommandLine(unittest.TestCase):
         report = json.loads(out)
         self.assertEqual(report["total"]["errors"], 0)
         self.assertEqual(report["total"]["items"], 2 * len(report["skills"]))
+
+    def test_eval_asks_a_busy_server_again(self):
+        asked = collections.Counter()
+
+        class Busy(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b'{"object": "list", "data": [{"id": "nano"}]}')
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                asked[body] += 1
+                status, answer = 200, {"choices": [{"message": {"role": "assistant", "content": "7"}}]}
+                if asked[body] == 1:
+                    status, answer = (503, 429)[len(asked) % 2], {"error": {"message": "busy"}}
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(json.dumps(answer).encode())
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            code, out, err = run("eval", "--url", f"http://127.0.0.1:{server.server_port}", "--ask-model", "nano",
+                                 "--suite-dir", os.path.join(ROOT, "models/nano/heldout"), "--items", "1", "--json")
+            server.shutdown()
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out)["total"]["errors"], 0)
+        self.assertEqual(set(asked.values()), {2})
 
     def test_config_show_is_a_config_file(self):
         with tempfile.TemporaryDirectory() as folder:
