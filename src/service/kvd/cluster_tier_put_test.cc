@@ -126,7 +126,7 @@ TEST_CASE("when the store fails, what waits for its turn is given up at once") {
   writer.now.now += seconds(6);  // over the limit of a write: four failures
   writer.poll();
   CHECK(!writer.tier.in_service());
-  for (const std::uint8_t waited : {8, 9, 10}) {
+  for (const std::uint8_t waited : std::to_array<std::uint8_t>({8, 9, 10})) {
     CHECK(writer.ended[waited] == MissReason::kTooSlow);
     CHECK(!writer.tier.noted(Writer::object(waited)));
   }
