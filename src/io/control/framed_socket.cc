@@ -158,7 +158,7 @@ Result<FramedSocket::Read> FramedSocket::read_some(google::protobuf::MessageLite
 }
 
 Result<FramedSocket::Read> FramedSocket::read(google::protobuf::MessageLite& message, Wait wait) {
-  std::uint8_t head[4];
+  std::uint8_t head[kHeadBytes];
   TRY(const Read more, fill(sizeof head, wait));
   if (more != Read::kFrame) return more;
   std::memcpy(head, buffer_.data() + begin_, sizeof head);
